@@ -1,0 +1,5 @@
+from django.apps import AppConfig
+
+
+class ApikitConfig(AppConfig):
+    name = "apikit"

@@ -1,0 +1,43 @@
+"""Settings that differ between environments. Each function stops start-up with a sentence when the value is unusable."""
+
+import os
+from urllib.parse import unquote, urlsplit
+
+from django.core.exceptions import ImproperlyConfigured
+
+
+def text(name: str, default: str | None = None) -> str:
+    """Return the variable `GPUYARD_<name>` or, for a few names of the trade (DATABASE_URL), the bare name."""
+    value = os.environ.get(f"GPUYARD_{name}", os.environ.get(name, default))
+    if value is None:
+        raise ImproperlyConfigured(f"Set {name} (or GPUYARD_{name}) in the environment.")
+    return value
+
+
+def flag(name: str, *, default: bool) -> bool:
+    value = text(name, "1" if default else "0").lower()
+    if value not in {"0", "1", "true", "false", "yes", "no"}:
+        raise ImproperlyConfigured(f"{name} is {value!r}; 1 or 0 would be right.")
+    return value in {"1", "true", "yes"}
+
+
+def seconds(name: str, default: int) -> int:
+    value = text(name, str(default))
+    if not value.isascii() or not value.isdigit():
+        raise ImproperlyConfigured(f"{name} is {value!r}; a whole number of seconds would be right.")
+    return int(value)
+
+
+def database(url: str) -> dict[str, object]:
+    """Return Django's form of `postgresql://user:password@host:port/name` (a host that starts with %2F is a socket folder)."""
+    parts = urlsplit(url)
+    if parts.scheme not in {"postgres", "postgresql"} or not parts.path.strip("/"):
+        raise ImproperlyConfigured("DATABASE_URL must read postgresql://user:password@host:port/name.")
+    return {
+        "ENGINE": "django.db.backends.postgresql",
+        "NAME": parts.path.strip("/"),
+        "USER": unquote(parts.username or ""),
+        "PASSWORD": unquote(parts.password or ""),
+        "HOST": unquote(parts.hostname or ""),
+        "PORT": str(parts.port or ""),
+    }

@@ -1,0 +1,17 @@
+"""What runs by itself, and how often: the one table of loops, for Celery beat and for `manage.py loops`.
+
+Each entry names a Celery task; a tick is a doorbell (the database says what is due), so a tick that is late, lost or
+doubled changes nothing.
+"""
+
+from typing import Any
+
+LOOPS: dict[str, float] = {}  # task name -> seconds between ticks
+
+
+def beat_schedule() -> dict[str, dict[str, Any]]:
+    # `expires`: ticks that piled up while no worker ran are worth nothing.
+    return {
+        name: {"task": name, "schedule": every_s, "options": {"expires": max(2.0, every_s)}}
+        for name, every_s in LOOPS.items()
+    }

@@ -1,0 +1,152 @@
+"""Every setting of the control plane. What differs between environments comes from the environment (env.py)."""
+
+from pathlib import Path
+
+from config import env
+from config.schedule import beat_schedule
+
+BASE_DIR = Path(__file__).resolve().parent.parent.parent
+
+DEBUG = env.flag("DEBUG", default=False)
+SECRET_KEY = env.text("SECRET_KEY", "only-for-development" if DEBUG else None)
+ALLOWED_HOSTS = env.text("ALLOWED_HOSTS", "localhost,127.0.0.1,[::1]").split(",")
+CSRF_TRUSTED_ORIGINS = [origin for origin in env.text("CSRF_TRUSTED_ORIGINS", "").split(",") if origin]
+
+INSTALLED_APPS = [
+    "django.contrib.admin",
+    "django.contrib.auth",
+    "django.contrib.contenttypes",
+    "django.contrib.sessions",
+    "django.contrib.messages",
+    "django.contrib.staticfiles",
+    "django.contrib.postgres",
+    "rest_framework",
+    "drf_spectacular",
+    "drf_spectacular_sidecar",
+    "apikit",
+    "audit",
+    "accounts",
+    "tenants",
+    "outbox",
+    "catalogue",
+    "billing",
+    "agents",
+    "leasing",
+    "scheduler",
+    "console",
+]
+
+MIDDLEWARE = [
+    "django.middleware.security.SecurityMiddleware",
+    "servestatic.middleware.ServeStaticMiddleware",
+    "apikit.requests.RequestIdMiddleware",
+    "django.contrib.sessions.middleware.SessionMiddleware",
+    "django.middleware.common.CommonMiddleware",
+    "django.middleware.csrf.CsrfViewMiddleware",
+    "django.contrib.auth.middleware.AuthenticationMiddleware",
+    "django.contrib.messages.middleware.MessageMiddleware",
+    "django.middleware.clickjacking.XFrameOptionsMiddleware",
+]
+
+ROOT_URLCONF = "config.urls"
+WSGI_APPLICATION = "config.wsgi.application"
+AUTH_USER_MODEL = "accounts.User"
+TEMPLATES = [
+    {
+        "BACKEND": "django.template.backends.django.DjangoTemplates",
+        "APP_DIRS": True,
+        "OPTIONS": {
+            "context_processors": [
+                "django.template.context_processors.request",
+                "django.contrib.auth.context_processors.auth",
+                "django.contrib.messages.context_processors.messages",
+            ]
+        },
+    }
+]
+
+DATABASES = {"default": env.database(env.text("DATABASE_URL")) | {"OPTIONS": {"application_name": "gpuyard"}}}
+DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
+
+# People's passwords only; API keys are 190 random bits under SHA-256 (tenants.keys).
+AUTH_PASSWORD_VALIDATORS = [
+    {"NAME": "django.contrib.auth.password_validation.MinimumLengthValidator", "OPTIONS": {"min_length": 12}},
+    {"NAME": "django.contrib.auth.password_validation.CommonPasswordValidator"},
+]
+
+USE_TZ = True
+TIME_ZONE = "UTC"
+LANGUAGE_CODE = "en"
+STATIC_URL = "static/"
+STATIC_ROOT = BASE_DIR / "static-collected"
+
+PROBLEM_TYPE_PREFIX = "https://gpuyard.dev/problems/"
+
+REST_FRAMEWORK = {
+    "EXCEPTION_HANDLER": "apikit.problems.problem_response",
+    "DEFAULT_AUTHENTICATION_CLASSES": ["tenants.keys.ApiKeyAuthentication"],
+    "DEFAULT_PERMISSION_CLASSES": ["tenants.access.PolicyPermission"],
+    "DEFAULT_PARSER_CLASSES": ["apikit.strict_json.StrictJSONParser"],
+    "DEFAULT_RENDERER_CLASSES": ["rest_framework.renderers.JSONRenderer"],
+    "DEFAULT_SCHEMA_CLASS": "drf_spectacular.openapi.AutoSchema",
+    "UNAUTHENTICATED_USER": None,
+}
+SPECTACULAR_SETTINGS = {
+    "TITLE": "gpuyard",
+    "VERSION": "v1",
+    "OAS_VERSION": "3.1.1",
+    "SERVE_INCLUDE_SCHEMA": False,
+    "SWAGGER_UI_DIST": "SIDECAR",
+    "SWAGGER_UI_FAVICON_HREF": "SIDECAR",
+}
+
+# Celery is a doorbell: the database holds what is due, so a lost message costs a second and nothing else.
+CELERY_BROKER_URL = env.text("CELERY_BROKER_URL", "")
+CELERY_TASK_SERIALIZER = "json"
+CELERY_ACCEPT_CONTENT = ["json"]
+CELERY_TASK_IGNORE_RESULT = True
+CELERY_TIMEZONE = "UTC"
+CELERY_TASK_DEFAULT_QUEUE = "default"
+CELERY_TASK_ROUTES = {"scheduler.place_pending": {"queue": "placement"}, "outbox.*": {"queue": "delivery"}}
+CELERY_TASK_ACKS_LATE = True
+CELERY_TASK_REJECT_ON_WORKER_LOST = True
+CELERY_TASK_SOFT_TIME_LIMIT = 20
+CELERY_TASK_TIME_LIMIT = 30  # below the visibility timeout, so that nothing runs twice by age
+CELERY_TASK_PUBLISH_RETRY = False
+CELERY_WORKER_PREFETCH_MULTIPLIER = 1
+CELERY_WORKER_DISABLE_PREFETCH = True
+CELERY_WORKER_ETA_TASK_LIMIT = 100
+CELERY_WORKER_MAX_TASKS_PER_CHILD = 500
+CELERY_WORKER_MAX_MEMORY_PER_CHILD = 300_000  # KiB
+CELERY_WORKER_SOFT_SHUTDOWN_TIMEOUT = 25
+CELERY_WORKER_CANCEL_LONG_RUNNING_TASKS_ON_CONNECTION_LOSS = True
+CELERY_WORKER_ENABLE_REMOTE_CONTROL = False
+CELERY_WORKER_SEND_TASK_EVENTS = False
+CELERY_BROKER_CONNECTION_RETRY_ON_STARTUP = True
+CELERY_BROKER_CONNECTION_MAX_RETRIES = None
+CELERY_BROKER_CONNECTION_TIMEOUT = 2
+CELERY_BROKER_TRANSPORT_OPTIONS = {
+    "visibility_timeout": 60,
+    "unacked_restore_interval": 2,
+    "unacked_restore_throttle": 1,
+    "socket_timeout": 2,
+    "socket_connect_timeout": 2,
+    "socket_keepalive": True,
+    "health_check_interval": 10,
+}
+CELERY_BEAT_SCHEDULE = beat_schedule()
+
+# How long a host may be silent (AGENT.md section 3). 30 s are six missed syncs of 5 s: one lost packet must not kill a
+# customer's run, and a dead host must not be billed for a minute.
+HOST_SUSPECT_AFTER_S = env.seconds("HOST_SUSPECT_AFTER_S", 15)
+HOST_SILENCE_LIMIT_S = env.seconds("HOST_SILENCE_LIMIT_S", 30)
+HOST_SYNC_HOLD_S = env.seconds("HOST_SYNC_HOLD_S", 5)
+# A host not heard since our own start is not lost before this, nor is anybody while many fall silent at once.
+HOST_SILENCE_GRACE_AFTER_START_S = env.seconds("HOST_SILENCE_GRACE_AFTER_START_S", 300)
+# How long a container may go on without hearing from us, when its lease may restart elsewhere.
+WORKLOAD_VALID_FOR_S = env.seconds("WORKLOAD_VALID_FOR_S", 60)
+WORKLOAD_STOP_GRACE_S = env.seconds("WORKLOAD_STOP_GRACE_S", 30)
+FENCE_MARGIN_S = env.seconds("FENCE_MARGIN_S", 30)
+REQUEST_HOLD_MINUTES = env.seconds("REQUEST_HOLD_MINUTES", 10)
+COMMISSION_BP = env.seconds("COMMISSION_BP", 1000)
+ALLOW_SIMULATED = env.flag("ALLOW_SIMULATED", default=False)
