@@ -1,0 +1,194 @@
+"""Machines: hosts, their devices, and what should run on them. No model here knows what a lease is."""
+
+from django.db import models
+from django.db.models import Q
+
+from audit import ids
+from catalogue.models import GpuModel, Zone
+from tenants.models import Organization
+
+
+class Host(models.Model):
+    """One machine with GPUs, owned by an organization and run by an enrolled agent."""
+
+    class State(models.TextChoices):
+        UNVERIFIED = "unverified"
+        ONLINE = "online"
+        SUSPECT = "suspect"
+        LOST = "lost"
+        QUARANTINED = "quarantined"
+        RETIRED = "retired"
+
+    class Scheduling(models.TextChoices):
+        OPEN = "open"
+        CORDONED = "cordoned"
+        DRAINING = "draining"
+
+    class Access(models.TextChoices):
+        PRIVATE = "private"
+        SHARED_WHEN_IDLE = "shared_when_idle"
+        PUBLIC = "public"
+
+    class Tier(models.TextChoices):
+        UNVERIFIED = "unverified"
+        VERIFIED = "verified"
+        CERTIFIED = "certified"
+
+    id = models.UUIDField(primary_key=True, default=ids.new, editable=False)
+    owner = models.ForeignKey(Organization, models.PROTECT, related_name="hosts")
+    name = models.CharField(max_length=64)
+    zone = models.ForeignKey(Zone, models.PROTECT, related_name="hosts")
+    fabric = models.CharField(max_length=64, blank=True)
+    access = models.CharField(max_length=20, choices=Access, default=Access.PUBLIC)
+    tier = models.CharField(max_length=12, choices=Tier, default=Tier.UNVERIFIED)
+    state = models.CharField(max_length=12, choices=State, default=State.UNVERIFIED)
+    state_reason = models.CharField(max_length=300, blank=True)
+    scheduling = models.CharField(max_length=10, choices=Scheduling, default=Scheduling.OPEN)
+    scheduling_reason = models.CharField(max_length=300, blank=True)
+    drain_deadline = models.DateTimeField(null=True, blank=True)
+    simulated = models.BooleanField(default=False)
+    price_floor_micros = models.BigIntegerField(default=0)
+    reliability_bp = models.PositiveIntegerField(default=10_000)
+
+    # The key and the replay guard: (boot_no, last_seq) only ever grows.
+    signing_key = models.CharField(max_length=64, blank=True)
+    sealing_key = models.CharField(max_length=64, blank=True)
+    key_id = models.CharField(max_length=32, blank=True)
+    instance = models.CharField(max_length=64, blank=True)
+    boot_id = models.CharField(max_length=64, blank=True)
+    boot_no = models.BigIntegerField(default=0)
+    last_seq = models.BigIntegerField(default=0)
+    generation = models.BigIntegerField(default=1)
+    last_heard_at = models.DateTimeField(null=True, blank=True)
+    last_answered_at = models.DateTimeField(null=True, blank=True)
+    state_since = models.DateTimeField(null=True, blank=True)
+    enrolled_at = models.DateTimeField(null=True, blank=True)
+
+    # What the host reported (inventory), in the units of the names.
+    inventory = models.JSONField(default=dict, blank=True)
+    inventory_hash = models.CharField(max_length=64, blank=True)
+    conditions = models.JSONField(default=list, blank=True)
+    agent_version = models.CharField(max_length=32, blank=True)
+    engine = models.CharField(max_length=32, blank=True)
+    address = models.CharField(max_length=64, blank=True)
+    driver_version = models.CharField(max_length=32, blank=True)
+    cuda_version = models.CharField(max_length=16, blank=True)
+    cpu_milli = models.PositiveBigIntegerField(default=0)
+    ram_mib = models.PositiveBigIntegerField(default=0)
+    disk_mib = models.PositiveBigIntegerField(default=0)
+    # The fixed share per GPU that a lease gets when it names none, recorded at verification.
+    cpu_milli_per_gpu = models.PositiveBigIntegerField(default=0)
+    ram_mib_per_gpu = models.PositiveBigIntegerField(default=0)
+    disk_mib_per_gpu = models.PositiveBigIntegerField(default=0)
+    version = models.PositiveIntegerField(default=1)
+    created_at = models.DateTimeField(auto_now_add=True)
+
+    class Meta:
+        indexes = [models.Index(fields=["state", "last_heard_at"], name="host_by_silence")]
+        constraints = [
+            models.UniqueConstraint(fields=["owner", "name"], name="host_name_is_unique_for_its_owner"),
+            models.UniqueConstraint(fields=["key_id"], condition=~Q(key_id=""), name="one_host_per_key"),
+        ]
+
+    def __str__(self) -> str:
+        return self.name
+
+    @property
+    def public_id(self) -> str:
+        return ids.encode("host", self.id)
+
+
+class Device(models.Model):
+    """One physical GPU on a host: a row, never a counter. Eight units; a lease holds a range of them."""
+
+    class Health(models.TextChoices):
+        UNKNOWN = "unknown"
+        HEALTHY = "healthy"
+        SUSPECT = "suspect"
+        DEGRADED = "degraded"
+        REMEDY = "remedy"
+        SELFTEST = "selftest"
+        LOST = "lost"
+        FAILED = "failed"
+
+    id = models.UUIDField(primary_key=True, default=ids.new, editable=False)
+    host = models.ForeignKey(Host, models.PROTECT, related_name="devices")
+    uuid = models.CharField(max_length=64)  # as the driver reports it; SIM-... when simulated
+    index = models.PositiveSmallIntegerField()
+    model = models.ForeignKey(GpuModel, models.PROTECT, null=True, blank=True, related_name="devices")
+    reported_name = models.CharField(max_length=100, blank=True)
+    pci_device_id = models.CharField(max_length=16, blank=True)
+    pci_bus_id = models.CharField(max_length=32, blank=True)
+    memory_mib = models.PositiveBigIntegerField(null=True, blank=True)
+    nvlink_clique = models.PositiveSmallIntegerField(null=True, blank=True)
+    health = models.CharField(max_length=10, choices=Health, default=Health.UNKNOWN)
+    health_reason = models.CharField(max_length=300, blank=True)
+    health_since = models.DateTimeField(null=True, blank=True)
+    cordoned = models.BooleanField(default=False)
+    readings = models.JSONField(default=dict, blank=True)
+    readings_at = models.DateTimeField(null=True, blank=True)
+    present = models.BooleanField(default=True)  # in the last accepted inventory
+
+    class Meta:
+        ordering = ["host", "index"]
+        constraints = [
+            models.UniqueConstraint(fields=["host", "uuid"], name="device_once_per_host"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.uuid}"
+
+
+class Workload(models.Model):
+    """One container that is wanted on a host, and what the host last said of it.
+
+    `reference` is whoever wants it (opaque here), `member` its part on this host, `epoch` the fence: the host never
+    starts a lower one. `ready_at` is the second at which the server received the first sync that said `ready`.
+    """
+
+    id = models.UUIDField(primary_key=True, default=ids.new, editable=False)
+    host = models.ForeignKey(Host, models.PROTECT, related_name="workloads")
+    reference = models.CharField(max_length=40)
+    member = models.PositiveSmallIntegerField()
+    epoch = models.BigIntegerField()
+    spec = models.JSONField()
+    spec_hash = models.CharField(max_length=64)
+    valid_for_s = models.PositiveIntegerField()
+    stop_grace_s = models.PositiveIntegerField(default=30)
+    not_after = models.DateTimeField(null=True, blank=True)
+    wanted = models.BooleanField(default=True)
+    wanted_at = models.DateTimeField()
+    unwanted_at = models.DateTimeField(null=True, blank=True)
+    unwanted_reason = models.CharField(max_length=100, blank=True)
+
+    step = models.CharField(max_length=12, default="absent")
+    detail = models.CharField(max_length=500, blank=True)
+    failure = models.CharField(max_length=20, blank=True)
+    exit_code = models.IntegerField(null=True, blank=True)
+    container = models.CharField(max_length=80, blank=True)
+    image_digest = models.CharField(max_length=100, blank=True)
+    ports = models.JSONField(default=dict, blank=True)
+    progress = models.JSONField(default=dict, blank=True)
+    reported_at = models.DateTimeField(null=True, blank=True)
+    ready_at = models.DateTimeField(null=True, blank=True)
+    unusable_since = models.DateTimeField(null=True, blank=True)
+    exited_at = models.DateTimeField(null=True, blank=True)
+    gone_at = models.DateTimeField(null=True, blank=True)  # acknowledged: nothing of it is left
+    # No answer sent after this may have renewed it: until + grace + margin its devices are not let again (the fence).
+    last_valid_until = models.DateTimeField(null=True, blank=True)
+
+    class Meta:
+        indexes = [
+            models.Index(fields=["host"], condition=Q(gone_at__isnull=True), name="workload_live_on_host"),
+            models.Index(fields=["reference"], name="workload_of_reference"),
+        ]
+        constraints = [
+            models.UniqueConstraint(fields=["reference", "member", "epoch"], name="workload_once_per_epoch"),
+            models.CheckConstraint(
+                condition=Q(wanted=True, unwanted_at__isnull=True) | Q(wanted=False, unwanted_at__isnull=False),
+                name="workload_unwanted_at_iff_unwanted",
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.reference}/{self.member} epoch {self.epoch}"

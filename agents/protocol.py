@@ -1,0 +1,236 @@
+"""What host and server say to each other (AGENT.md section 3): pure values, no framework, used by both sides.
+
+    POST /agent/v1/enrol   EnrolRequest -> EnrolAnswer       (one-time token; everything after it is signed)
+    POST /agent/v1/sync    SyncRequest  -> SyncAnswer        (long poll: held until the wanted list moves or `hold_s`)
+
+Every request carries `Gpuyard-Signature: host=..;key=..;boot=..;seq=..;created=..;sig=<base64>`, an Ed25519 signature
+over `signed_text(...)`; every answer carries `Gpuyard-Signature: key=..;boot=..;seq=..;sig=..` with the boot and seq of
+its request, so that an old answer proves nothing. (boot, seq) only ever grows: a replay is refused.
+
+`desired` is the *full* list of what should run (None: unchanged since `have_generation`), never a command; a lost
+message, a restarted agent and a rebooted host need no code of their own.
+"""
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any, Self
+
+VERSION = 1
+SIGNATURE_HEADER = "Gpuyard-Signature"
+MAX_CLOCK_SKEW_S = 300
+
+# Steps of one workload, as the agent sees it. `gone`: nothing of it is left (the acknowledgement of a stop).
+STEPS = (
+    "absent",
+    "resolving",
+    "pulling",
+    "creating",
+    "starting",
+    "probing",
+    "ready",
+    "stopping",
+    "exited",
+    "stuck",
+    "gone",
+)
+RUNNING_STEPS = frozenset({"ready"})
+
+# Why a workload failed: AGENT.md section 11.
+FAILURES = (
+    "image_not_found", "image_denied", "incompatible", "disk_full", "pull_stalled", "port_exhausted", "cdi_stale",
+    "gpu_invisible", "health_failed", "exited_early", "engine_error", "bad_spec", "stale_epoch",
+)  # fmt: skip
+
+
+class ProtocolError(ValueError):
+    """A message that cannot be read; the sentence says which part and what would be right."""
+
+
+def canonical_json(value: Any) -> bytes:
+    """Return the one spelling of a JSON value that hashes and signatures are made over."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()
+
+
+def digest(value: Any) -> str:
+    """Return the SHA-256 of the canonical JSON, in hex: `spec_hash`, `inventory_hash`."""
+    return hashlib.sha256(canonical_json(value)).hexdigest()
+
+
+def signed_text(
+    *, method: str, path: str, body: bytes, host: str, key: str, boot_no: int, seq: int, created: int
+) -> bytes:
+    """Return the bytes that a request's signature covers. created: seconds since 1970 by the agent's clock."""
+    parts = ["gpuyard-sync-v1", method, path, hashlib.sha256(body).hexdigest(), host, key]
+    return "\n".join([*parts, str(boot_no), str(seq), str(created)]).encode()
+
+
+def answer_text(*, status: int, body: bytes, host: str, boot_no: int, seq: int) -> bytes:
+    """Return the bytes that an answer's signature covers."""
+    parts = ["gpuyard-answer-v1", str(status), hashlib.sha256(body).hexdigest(), host]
+    return "\n".join([*parts, str(boot_no), str(seq)]).encode()
+
+
+class Message:
+    """A frozen dataclass that is read from JSON strictly by name and type of its fields, and written back whole."""
+
+    @classmethod
+    def from_json(cls, data: Any) -> Self:
+        """Raise ProtocolError when a field is missing, unknown or not of its kind; nested lists stay plain JSON."""
+        name = cls.__name__
+        if not isinstance(data, dict):
+            raise ProtocolError(f"{name} must be an object")
+        known = {f.name: f for f in fields(cls)}  # type: ignore[arg-type]
+        for key, value in data.items():
+            if key not in known:
+                raise ProtocolError(f"{name} has no field {key!r:.40}")
+            kind = known[key].metadata.get("kind")
+            # bool is an int in Python, and never one here.
+            if kind is not None and (
+                not isinstance(value, kind) or (isinstance(value, bool) and bool not in _kinds(kind))
+            ):
+                raise ProtocolError(f"{name}.{key} is a {type(value).__name__}")
+        try:
+            return cls(**data)
+        except TypeError as fault:
+            raise ProtocolError(f"{name}: {fault}") from None
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)  # type: ignore[call-overload,no-any-return]
+
+
+def _kinds(kind: Any) -> tuple[Any, ...]:
+    return kind if isinstance(kind, tuple) else (kind,)
+
+
+def _of(*kind: Any, **options: Any) -> Any:
+    return field(metadata={"kind": kind if len(kind) > 1 else kind[0]}, **options)
+
+
+NONE = type(None)
+
+
+@dataclass(frozen=True, kw_only=True)
+class EnrolRequest(Message):
+    token: str = _of(str)
+    signing_key: str = _of(str)  # Ed25519 public key, 64 hex digits
+    sealing_key: str = _of(str)  # X25519 public key, 64 hex digits
+    fingerprint: dict[str, Any] = _of(dict)  # machine_id_hash, dmi_uuid, gpu_uuids, pci_ids
+    hostname: str = _of(str)
+    simulated: bool = _of(bool, default=False)
+    version: str = _of(str, default="")
+
+
+@dataclass(frozen=True, kw_only=True)
+class EnrolAnswer(Message):
+    host: str = _of(str)  # public id, host_...
+    key: str = _of(str)  # id of the key just registered
+    control_keys: list[str] = _of(list)  # Ed25519 public keys, hex: the answer's signature is one of them
+
+
+@dataclass(frozen=True, kw_only=True)
+class DesiredWorkload(Message):
+    """One container that should run on this host. Identity is (lease, member, epoch); equal epoch, other hash: an error."""
+
+    lease: str = _of(str)  # opaque reference, e.g. lease_01k...
+    member: int = _of(int)  # rank in its gang, from 0
+    epoch: int = _of(int)  # fence: higher wins; lower is never started
+    spec_hash: str = _of(str)
+    spec: dict[str, Any] = _of(dict)  # WorkloadSpec as JSON
+    valid_for_s: int = _of(int)  # how long it may run on after this answer, if no further one comes
+    stop_grace_s: int = _of(int, default=30)
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkloadSpec(Message):
+    """What to start. Devices by the UUID the driver reports; nothing here may widen what the container can do."""
+
+    image: str = _of(str)
+    devices: list[str] = _of(list)  # UUIDs of whole GPUs
+    command: list[str] | None = _of(list, NONE, default=None)
+    env: dict[str, str] = _of(dict, default_factory=dict)
+    ports: list[int] = _of(list, default_factory=list)  # container ports to publish
+    cpu_milli: int | None = _of(int, NONE, default=None)
+    ram_mib: int | None = _of(int, NONE, default=None)
+    disk_mib: int | None = _of(int, NONE, default=None)
+    pids: int = _of(int, default=4096)
+    shm_mib: int = _of(int, default=64)
+    ssh_keys: list[str] = _of(list, default_factory=list)
+    rendezvous: dict[str, str] = _of(dict, default_factory=dict)  # MASTER_ADDR, NODE_RANK, ... (AGENT.md section 12)
+    units: dict[str, list[int]] = _of(
+        dict, default_factory=dict
+    )  # device UUID -> [first, end) of eight, when not whole
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkloadReport(Message):
+    lease: str = _of(str)
+    member: int = _of(int)
+    epoch: int = _of(int)
+    spec_hash: str = _of(str)
+    step: str = _of(str)  # one of STEPS
+    detail: str = _of(str, default="")  # for people; at most 500 characters
+    failure: str | None = _of(str, NONE, default=None)  # one of FAILURES
+    exit_code: int | None = _of(int, NONE, default=None)
+    container: str | None = _of(str, NONE, default=None)  # engine's id
+    image_digest: str | None = _of(str, NONE, default=None)
+    visible_devices: list[str] | None = _of(list, NONE, default=None)  # what the probe inside the container saw
+    ports: dict[str, int] = _of(dict, default_factory=dict)  # container port -> host port
+    progress: dict[str, Any] = _of(dict, default_factory=dict)  # bytes, total, rate while pulling
+    unusable: bool = _of(bool, default=False)  # use was lost (gpu_access_lost, ...): seconds end
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeviceReport(Message):
+    """One device with its readings; what the driver does not support is None, never 0."""
+
+    uuid: str = _of(str)
+    state: str = _of(str, default="ok")  # ok | lost | reset_required | unresponsive
+    age_s: int = _of(int, default=0)  # of the readings
+    readings: dict[str, Any] = _of(dict, default_factory=dict)
+    xids: list[int] = _of(list, default_factory=list)  # since the last accepted sync
+
+
+@dataclass(frozen=True, kw_only=True)
+class SyncRequest(Message):
+    boot_no: int = _of(int)  # +1 per start of the agent, kept on disk
+    seq: int = _of(int)
+    instance: str = _of(str)  # random per process: two agents with one key are seen
+    boot_id: str = _of(str)  # the kernel's
+    have_generation: int = _of(int)
+    workloads: list[dict[str, Any]] = _of(list)  # WorkloadReport, in full
+    devices: list[dict[str, Any]] = _of(list)  # DeviceReport, in full
+    inventory_hash: str = _of(str)
+    inventory: dict[str, Any] | None = _of(dict, NONE, default=None)  # when asked for by `need`
+    events: list[dict[str, Any]] = _of(list, default_factory=list)  # {n, kind, detail, ...}
+    receipts: list[dict[str, Any]] = _of(list, default_factory=list)
+    logs: list[dict[str, Any]] = _of(list, default_factory=list)  # {lease, member, epoch, offset, text}
+    conditions: list[str] = _of(list, default_factory=list)  # driver_mismatch, engine_down, disk_pressure, ...
+    version: str = _of(str, default="")
+    rss_mib: int | None = _of(int, NONE, default=None)
+    probe: str = _of(str, default="ok")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SyncAnswer(Message):
+    boot_no: int = _of(int)
+    seq: int = _of(int)
+    generation: int = _of(int)
+    desired: list[dict[str, Any]] | None = _of(list, NONE)  # DesiredWorkload in full; None: unchanged
+    valid_for_s: dict[str, int] = _of(
+        dict, default_factory=dict
+    )  # "lease/member/epoch" -> renewed deadline, always all
+    acks: dict[str, Any] = _of(dict, default_factory=dict)  # events: highest n; logs: {"lease/member/epoch": offset}
+    need: list[str] = _of(list, default_factory=list)  # "inventory"
+    hold_s: int = _of(int, default=5)  # the next request may be held so long
+    wait_s: int = _of(int, default=0)  # pause before the next request, where nothing can be held
+    suspect_after_s: int = _of(int, default=15)
+    silence_limit_s: int = _of(int, default=30)
+    server_time: str = _of(str, default="")
+    wishes: list[dict[str, Any]] = _of(list, default_factory=list)  # fixed verbs: selftest, collect_logs, diagnose
+
+
+# The inventory document (hashed as a whole): hostname, os, kernel, simulated, engine {name, version}, driver_version,
+# cuda_version "12.4", cpu_count, cpu_model, ram_mib, disk_mib, disk_free_mib, ports [first, end), gpus [{uuid, index,
+# name, pci_device_id "10de:20b2", pci_bus_id, memory_mib, compute_capability, nvlink_peers [uuid], mig {...} | null,
+# vbios, serial, slug (simulated only)}], toolkit {...} | null.
