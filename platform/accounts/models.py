@@ -1,8 +1,9 @@
 """Who is calling: people. What they may do in which organization stands in `tenants`."""
 
-from audit import ids
 from django.contrib.auth.models import AbstractUser
 from django.db import models
+
+from audit import ids
 
 
 class User(AbstractUser):

@@ -1,4 +1,4 @@
-"""Tables of the API's manners: answers kept for a retry, and counters of rate limits. An organization is an opaque id."""
+"""Tables of the API's manners: answers kept for a retry, counters of rate limits. An organization is an opaque id."""
 
 from django.db import models
 

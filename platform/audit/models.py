@@ -1,7 +1,8 @@
-"""The append-only log of what was done: each entry carries the hash of the one before it in its organization's chain."""
+"""The append-only log of what was done: each entry carries the hash of the one before it in its chain."""
+
+from django.db import models
 
 from audit import ids
-from django.db import models
 
 
 class Entry(models.Model):

@@ -1,10 +1,11 @@
 """What leaves the system: messages written with the change that they tell, webhook endpoints, and deliveries."""
 
-from audit import ids
 from django.contrib.postgres.fields import ArrayField
 from django.db import models
 from django.db.models import Q
 from django.db.models.functions import Now
+
+from audit import ids
 from tenants.models import Organization
 
 

@@ -1,11 +1,12 @@
 """For whom: organizations, their members with roles, and their API keys."""
 
-from accounts.models import User
-from audit import ids
 from django.contrib.postgres.fields import ArrayField
 from django.db import models
 from django.db.models import Q
 from django.db.models.functions import Now
+
+from accounts.models import User
+from audit import ids
 
 
 class Organization(models.Model):
@@ -22,7 +23,7 @@ class Organization(models.Model):
 
     class Meta:
         constraints = [
-            models.CheckConstraint(condition=Q(currency__regex=r"^[A-Z]{3}$"), name="organization_currency_is_iso_4217"),
+            models.CheckConstraint(condition=Q(currency__regex="^[A-Z]{3}$"), name="organization_currency_is_iso_4217"),
         ]
 
     @property
