@@ -71,6 +71,27 @@ def answer_text(*, status: int, body: bytes, host: str, boot_no: int, seq: int) 
     return "\n".join([*parts, str(boot_no), str(seq)]).encode()
 
 
+def header_text(**parts: str | int) -> str:
+    """Return the value of the signature header: `name=value;...` in the order given."""
+    return ";".join(f"{name}={value}" for name, value in parts.items())
+
+
+def read_header(text: str) -> dict[str, str]:
+    """Return the parts of a signature header. Raises ProtocolError if one has no name, or a name comes twice."""
+    parts: dict[str, str] = {}
+    for part in text.split(";"):
+        name, equals, value = part.strip().partition("=")  # base64 ends in "=": only the first one divides
+        if not equals or not name or name in parts:
+            raise ProtocolError(f"{SIGNATURE_HEADER} cannot be read")
+        parts[name] = value
+    return parts
+
+
+def workload_key(lease: str, member: int, epoch: int) -> str:
+    """Return the name of one workload in `valid_for_s` and in `acks["logs"]`."""
+    return f"{lease}/{member}/{epoch}"
+
+
 class Message:
     """A frozen dataclass that is read from JSON strictly by name and type of its fields, and written back whole."""
 
@@ -130,7 +151,7 @@ class EnrolAnswer(Message):
 
 @dataclass(frozen=True, kw_only=True)
 class DesiredWorkload(Message):
-    """One container that should run on this host. Identity is (lease, member, epoch); equal epoch, other hash: an error."""
+    """One container that should run on this host, known by (lease, member, epoch); same epoch, other hash: an error."""
 
     lease: str = _of(str)  # opaque reference, e.g. lease_01k...
     member: int = _of(int)  # rank in its gang, from 0
@@ -234,3 +255,25 @@ class SyncAnswer(Message):
 # cuda_version "12.4", cpu_count, cpu_model, ram_mib, disk_mib, disk_free_mib, ports [first, end), gpus [{uuid, index,
 # name, pci_device_id "10de:20b2", pci_bus_id, memory_mib, compute_capability, nvlink_peers [uuid], mig {...} | null,
 # vbios, serial, slug (simulated only)}], toolkit {...} | null.
+#
+# The readings of one device (DeviceReport.readings; a figure that the driver does not give is left out or null, never 0):
+# temperature_c, memory_temperature_c, power_mw, power_limit_mw, power_default_limit_mw, energy_mj, utilization_percent,
+# memory_utilization_percent, memory_used_mib, memory_total_mib, sm_clock_mhz, memory_clock_mhz, fan_percent,
+# ecc_corrected, ecc_uncorrected, ecc_mode, ecc_pending, rows_remapped_corrected, rows_remapped_uncorrected,
+# row_remap_pending, row_remap_failed, retired_pages_pending, recovery_action, slowdown_bits, pcie_generation,
+# pcie_width, pcie_width_max, pcie_replays, pcie_tx_bytes, nvlinks_up, compute_mode, persistence, mig_mode,
+# processes [{pid, memory_mib}].
+#
+# An event: {n, kind, at (agent's clock, ISO), detail, ...}; n only grows, and an event is sent until acks["events"] >= n.
+# Kinds: xid {xid, device, line}, started, exited {lease, member, epoch, exit_code}, deadline_stop {lease, member, epoch},
+# stuck, adopted, refused_epoch, foreign_use, probe_restarted, agent_started {reason}, orphan_stopped {container}.
+#
+# A receipt (AGENT.md section 6): {n, lease, member, epoch, prev, kind start|beat|stop|gap, boot_id, t_boot_s, container,
+# image_digest, devices [uuid], energy_mj, busy_s, sig}; sig: base64 Ed25519 over canonical_json of all but `sig`; prev:
+# SHA-256 of the canonical JSON of the receipt before it in the same (lease, member, epoch), "" for the first; n counts
+# over the host, and a receipt is sent until acks["receipts"] >= n.
+#
+# acks: {"events": n, "receipts": n, "logs": {workload_key: next offset wanted}}. A workload that is `gone` and no longer
+# wanted is reported until one answer to such a report has arrived. A log offset counts bytes of the container's output.
+# Refusals are problem documents: 401 agent-clock-skew carries `server_time` (ISO); 409 agent-replay carries `boot_no`, the
+# highest the server has accepted. Signatures are standard base64; keys are hex.
