@@ -256,24 +256,25 @@ class SyncAnswer(Message):
 # name, pci_device_id "10de:20b2", pci_bus_id, memory_mib, compute_capability, nvlink_peers [uuid], mig {...} | null,
 # vbios, serial, slug (simulated only)}], toolkit {...} | null.
 #
-# The readings of one device (DeviceReport.readings; a figure that the driver does not give is left out or null, never 0):
-# temperature_c, memory_temperature_c, power_mw, power_limit_mw, power_default_limit_mw, energy_mj, utilization_percent,
-# memory_utilization_percent, memory_used_mib, memory_total_mib, sm_clock_mhz, memory_clock_mhz, fan_percent,
-# ecc_corrected, ecc_uncorrected, ecc_mode, ecc_pending, rows_remapped_corrected, rows_remapped_uncorrected,
-# row_remap_pending, row_remap_failed, retired_pages_pending, recovery_action, slowdown_bits, pcie_generation,
-# pcie_width, pcie_width_max, pcie_replays, pcie_tx_bytes, nvlinks_up, compute_mode, persistence, mig_mode,
-# processes [{pid, memory_mib}].
+# The readings of one device (DeviceReport.readings; a figure that the driver does not give is left out or null, never
+# 0): temperature_c, memory_temperature_c, power_mw, power_limit_mw, power_default_limit_mw, energy_mj,
+# utilization_percent, memory_utilization_percent, memory_used_mib, memory_total_mib, sm_clock_mhz, memory_clock_mhz,
+# fan_percent, ecc_corrected, ecc_uncorrected, ecc_mode, ecc_pending, rows_remapped_corrected,
+# rows_remapped_uncorrected, row_remap_pending, row_remap_failed, retired_pages_pending, recovery_action, slowdown_bits,
+# pcie_generation, pcie_width, pcie_width_max, pcie_replays, pcie_tx_bytes, nvlinks_up, compute_mode, persistence,
+# mig_mode, processes [{pid, memory_mib}].
 #
-# An event: {n, kind, at (agent's clock, ISO), detail, ...}; n only grows, and an event is sent until acks["events"] >= n.
-# Kinds: xid {xid, device, line}, started, exited {lease, member, epoch, exit_code}, deadline_stop {lease, member, epoch},
-# stuck, adopted, refused_epoch, foreign_use, probe_restarted, agent_started {reason}, orphan_stopped {container}.
+# An event: {n, kind, at (agent's clock, ISO), detail, ...}; n only grows, and an event is sent until acks["events"] >=
+# n. Kinds: xid {xid, device, line}, started, exited {lease, member, epoch, exit_code}, deadline_stop {lease, member,
+# epoch}, stuck, adopted, refused_epoch, foreign_use, probe_restarted, agent_started {reason}, orphan_stopped
+# {container}.
 #
-# A receipt (AGENT.md section 6): {n, lease, member, epoch, prev, kind start|beat|stop|gap, boot_id, t_boot_s, container,
-# image_digest, devices [uuid], energy_mj, busy_s, sig}; sig: base64 Ed25519 over canonical_json of all but `sig`; prev:
-# SHA-256 of the canonical JSON of the receipt before it in the same (lease, member, epoch), "" for the first; n counts
-# over the host, and a receipt is sent until acks["receipts"] >= n.
+# A receipt (AGENT.md section 6): {n, lease, member, epoch, prev, kind start|beat|stop|gap, boot_id, t_boot_s,
+# container, image_digest, devices [uuid], energy_mj, busy_s, sig}; sig: base64 Ed25519 over canonical_json of all but
+# `sig`; prev: SHA-256 of the canonical JSON of the receipt before it in the same (lease, member, epoch), "" for the
+# first; n counts over the host, and a receipt is sent until acks["receipts"] >= n.
 #
-# acks: {"events": n, "receipts": n, "logs": {workload_key: next offset wanted}}. A workload that is `gone` and no longer
-# wanted is reported until one answer to such a report has arrived. A log offset counts bytes of the container's output.
-# Refusals are problem documents: 401 agent-clock-skew carries `server_time` (ISO); 409 agent-replay carries `boot_no`, the
-# highest the server has accepted. Signatures are standard base64; keys are hex.
+# acks: {"events": n, "receipts": n, "logs": {workload_key: next offset wanted}}. A workload that is `gone` and no
+# longer wanted is reported until one answer to such a report has arrived. A log offset counts bytes of the container's
+# output. Refusals are problem documents: 401 agent-clock-skew carries `server_time` (ISO); 409 agent-replay carries
+# `boot_no`, the highest the server has accepted. Signatures are standard base64; keys are hex.
