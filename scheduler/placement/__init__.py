@@ -1,0 +1,55 @@
+"""Where a lease goes: pure decisions over a snapshot, with reasons. No Django, no database, no clock, no randomness.
+
+    from scheduler.placement import Ask, Busy, DeviceView, HostView, Placement, Want, decide, units_mask
+
+    host = HostView(
+        key="h1", region="cn-north", model="A100_80G", memory_gib=80, owner="org-1",
+        cpu_milli=96_000, ram_mib=786_432, disk_mib=4_000_000,                      # all that is let on this host
+        cpu_milli_per_gpu=12_000, ram_mib_per_gpu=98_304, disk_mib_per_gpu=500_000,  # the fixed share of one GPU
+        price_micros=12_000_000,                                                     # one GPU for one hour
+        devices=(
+            DeviceView("h1-gpu0", busy=(Busy(units_mask(0, 8), "whole", "org-2", start_s=0, end_s=9_000),)),
+            DeviceView("h1-gpu1"),
+        ),
+    )
+    ask = Ask(options=(Want("A100_80G", count=2),), organization="org-3", now_s=5_000, start_s=5_000)
+    answer = decide([host], ask)
+
+`options` takes the options of a parsed request (`leasing.grammar`) as they are. A `Placement` names hosts, devices and
+units in rank order; a `Refusal` counts hosts per constraint (`reasons`), knows the earliest start by known ends
+(`earliest_s`), what would help (`relaxations`), and says it in a sentence: `answer.text("en")`.
+"""
+
+from scheduler.placement.decide import decide
+from scheduler.placement.reasons import Reason, Refusal, Relaxation
+from scheduler.placement.snapshot import (
+    ALL_UNITS,
+    Ask,
+    Busy,
+    DeviceView,
+    HostView,
+    Member,
+    Option,
+    Placement,
+    Seat,
+    Want,
+    units_mask,
+)
+
+__all__ = [
+    "ALL_UNITS",
+    "Ask",
+    "Busy",
+    "DeviceView",
+    "HostView",
+    "Member",
+    "Option",
+    "Placement",
+    "Reason",
+    "Refusal",
+    "Relaxation",
+    "Seat",
+    "Want",
+    "decide",
+    "units_mask",
+]

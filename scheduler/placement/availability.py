@@ -1,0 +1,67 @@
+"""When is a device free? Units, modes and host resources over a half-open range of time."""
+
+from collections.abc import Iterator
+
+from scheduler.placement.snapshot import ALL_UNITS, UNITS, Busy, DeviceView, HostView, Key, Mode
+
+
+def overlaps(busy: Busy, start_s: int, until_s: int | None) -> bool:
+    """Tell whether a calendar line and [start_s, until_s) have a second in common."""
+    return (until_s is None or busy.start_s < until_s) and (busy.end_s is None or busy.end_s > start_s)
+
+
+def free_units(device: DeviceView, mode: Mode, organization: Key, start_s: int, until_s: int | None) -> int:
+    """Return the mask of units that can be let in this mode for the whole range; 0 if the mode is impossible.
+
+    A device has one mode at a time, and a shared device one organization at a time.
+    """
+    if device.out_of_service:
+        return 0
+    mask = ALL_UNITS
+    for busy in device.busy:
+        if overlaps(busy, start_s, until_s):
+            if busy.mode != mode or mode == "whole":
+                return 0
+            if mode == "shared" and busy.organization != organization:
+                return 0
+            mask &= ~busy.units
+    return mask
+
+
+def in_mode(device: DeviceView, start_s: int, until_s: int | None) -> bool:
+    """Tell whether the device already has a mode in the range (anybody holds a unit of it)."""
+    return any(overlaps(busy, start_s, until_s) for busy in device.busy)
+
+
+def _held(host: HostView, busy: Busy) -> tuple[int, int, int]:
+    units = busy.units.bit_count()
+    return (
+        busy.cpu_milli if busy.cpu_milli is not None else host.cpu_milli_per_gpu * units // UNITS,
+        busy.ram_mib if busy.ram_mib is not None else host.ram_mib_per_gpu * units // UNITS,
+        busy.disk_mib if busy.disk_mib is not None else host.disk_mib_per_gpu * units // UNITS,
+    )
+
+
+def free_resources(host: HostView, start_s: int, until_s: int | None) -> tuple[int, int, int]:
+    """Return (CPU milli, RAM MiB, disk MiB) that stay free at every second of the range."""
+    lines = [busy for device in host.devices for busy in device.busy if overlaps(busy, start_s, until_s)]
+    moments = {start_s} | {busy.start_s for busy in lines if busy.start_s > start_s}
+    cpu, ram, disk = host.cpu_milli, host.ram_mib, host.disk_mib
+    for moment in moments:
+        held = [_held(host, busy) for busy in lines if overlaps(busy, moment, moment + 1)]
+        cpu = min(cpu, host.cpu_milli - sum(h[0] for h in held))
+        ram = min(ram, host.ram_mib - sum(h[1] for h in held))
+        disk = min(disk, host.disk_mib - sum(h[2] for h in held))
+    return cpu, ram, disk
+
+
+def ends_after(host: HostView, start_s: int) -> Iterator[int]:
+    """Yield, in order and once each, the seconds after start_s at which something on this host becomes free."""
+    yield from sorted(
+        {
+            busy.end_s
+            for device in host.devices
+            for busy in device.busy
+            if busy.end_s is not None and busy.end_s > start_s
+        }
+    )
