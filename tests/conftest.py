@@ -1,0 +1,77 @@
+"""What every test has: options for the vector tests, and a network that ends at this machine.
+
+The database comes from `embedded.pytest_plugin`, since Django's settings load before any conftest.
+"""
+
+import socket
+from collections.abc import Iterator
+from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("gpuyard")
+    group.addoption(
+        "--vectors", type=Path, default=None, metavar="PATH", help="run the vector tests on this file (same form)"
+    )
+    group.addoption(
+        "--histories", type=int, default=None, metavar="N", help="random histories per test (default: the test's own)"
+    )
+
+
+class NetworkIsOff(RuntimeError):
+    """A test called an address outside this machine. No OSError, so that no code under test takes it for a fault."""
+
+
+class NetworkGuard:
+    """Which addresses tests may call: loopback, unix sockets, and networks that a test has made itself."""
+
+    def __init__(self) -> None:
+        self.allowed: set[IPv4Network | IPv6Network] = {ip_network("127.0.0.0/8"), ip_network("::1/128")}
+
+    def allow(self, network: str) -> None:
+        """Open one more network, such as the one between a test's own network namespaces."""
+        self.allowed.add(ip_network(network))
+
+    def check(self, address: Any) -> None:
+        """Raise NetworkIsOff for a `(host, port, ...)` outside; names are refused too, unless they mean loopback."""
+        if not isinstance(address, tuple) or address[0] in {"localhost", ""}:
+            return  # a unix socket's path, netlink, or ourselves
+        try:
+            host = ip_address(str(address[0]).partition("%")[0])
+        except ValueError:
+            raise NetworkIsOff(f"A test called {address[0]!r}; only loopback is on.") from None
+        if not any(host in network for network in self.allowed):
+            raise NetworkIsOff(f"A test called {host}; only loopback is on.")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def network_guard() -> Iterator[NetworkGuard]:
+    guard = NetworkGuard()
+    connect, connect_ex, sendto = socket.socket.connect, socket.socket.connect_ex, socket.socket.sendto
+
+    def guarded_connect(self: socket.socket, address: Any) -> None:
+        _check(guard, self, address)
+        connect(self, address)
+
+    def guarded_connect_ex(self: socket.socket, address: Any) -> int:
+        _check(guard, self, address)
+        return connect_ex(self, address)
+
+    def guarded_sendto(self: socket.socket, data: Any, *args: Any) -> int:
+        _check(guard, self, args[-1])
+        return sendto(self, data, *args)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(socket.socket, "connect", guarded_connect)
+        patch.setattr(socket.socket, "connect_ex", guarded_connect_ex)
+        patch.setattr(socket.socket, "sendto", guarded_sendto)
+        yield guard
+
+
+def _check(guard: NetworkGuard, called: socket.socket, address: Any) -> None:
+    if called.family in {socket.AF_INET, socket.AF_INET6}:
+        guard.check(address)
