@@ -3,9 +3,24 @@
 from django.db import models
 from django.db.models import Q
 
+from agents.records import Alarm, CapacityChange, Enrolment, HostEvent, LogChunk, Receipt, SelfTest, Sweep
 from audit import ids
 from catalogue.models import GpuModel, Zone
 from tenants.models import Organization
+
+__all__ = [
+    "Alarm",
+    "CapacityChange",
+    "Device",
+    "Enrolment",
+    "Host",
+    "HostEvent",
+    "LogChunk",
+    "Receipt",
+    "SelfTest",
+    "Sweep",
+    "Workload",
+]
 
 
 class Host(models.Model):
@@ -47,7 +62,10 @@ class Host(models.Model):
     scheduling_reason = models.CharField(max_length=300, blank=True)
     drain_deadline = models.DateTimeField(null=True, blank=True)
     simulated = models.BooleanField(default=False)
-    price_floor_micros = models.BigIntegerField(default=0)
+    price_floor_micros = models.BigIntegerField(default=0)  # per GPU and hour; 0: the market's price will do
+    # When the market may use it, [] = always: [{"days": [0..6], "from": "20:00", "to": "08:00"}], Monday is 0.
+    hours = models.JSONField(default=list, blank=True)
+    hours_time_zone = models.CharField(max_length=64, default="UTC")
     reliability_bp = models.PositiveIntegerField(default=10_000)
 
     # The key and the replay guard: (boot_no, last_seq) only ever grows.
@@ -58,11 +76,15 @@ class Host(models.Model):
     boot_id = models.CharField(max_length=64, blank=True)
     boot_no = models.BigIntegerField(default=0)
     last_seq = models.BigIntegerField(default=0)
+    last_created = models.BigIntegerField(default=0)  # by the agent's clock: tells a clone from a replay
     generation = models.BigIntegerField(default=1)
     last_heard_at = models.DateTimeField(null=True, blank=True)
     last_answered_at = models.DateTimeField(null=True, blank=True)
     state_since = models.DateTimeField(null=True, blank=True)
     enrolled_at = models.DateTimeField(null=True, blank=True)
+    verified_at = models.DateTimeField(null=True, blank=True)
+    fingerprint = models.JSONField(default=dict, blank=True)  # as enrolled: machine, board, GPU UUIDs, PCI ids
+    declared = models.JSONField(default=dict, blank=True)  # what the owner said is in it: {"gpus": {slug: count}}
 
     # What the host reported (inventory), in the units of the names.
     inventory = models.JSONField(default=dict, blank=True)
@@ -84,9 +106,12 @@ class Host(models.Model):
     created_at = models.DateTimeField(auto_now_add=True)
 
     class Meta:
-        indexes = [models.Index(fields=["state", "last_heard_at"], name="host_by_silence")]
+        # None on last_heard_at: it moves with every sync, and an index on it would make each one rewrite all indexes.
+        indexes = [models.Index(fields=["owner", "-created_at", "-id"], name="host_newest_first")]
         constraints = [
-            models.UniqueConstraint(fields=["owner", "name"], name="host_name_is_unique_for_its_owner"),
+            models.UniqueConstraint(
+                fields=["owner", "name"], condition=~Q(state="retired"), name="host_name_is_unique_for_its_owner"
+            ),
             models.UniqueConstraint(fields=["key_id"], condition=~Q(key_id=""), name="one_host_per_key"),
         ]
 
@@ -127,16 +152,22 @@ class Device(models.Model):
     cordoned = models.BooleanField(default=False)
     readings = models.JSONField(default=dict, blank=True)
     readings_at = models.DateTimeField(null=True, blank=True)
+    evidence = models.JSONField(default=dict, blank=True)  # what the health machine remembers (agents.health)
     present = models.BooleanField(default=True)  # in the last accepted inventory
 
     class Meta:
         ordering = ["host", "index"]
+        indexes = [models.Index(fields=["uuid"], name="device_by_uuid")]
         constraints = [
             models.UniqueConstraint(fields=["host", "uuid"], name="device_once_per_host"),
         ]
 
     def __str__(self) -> str:
         return f"{self.uuid}"
+
+    @property
+    def public_id(self) -> str:
+        return ids.encode("device", self.id)
 
 
 class Workload(models.Model):
@@ -160,6 +191,7 @@ class Workload(models.Model):
     wanted_at = models.DateTimeField()
     unwanted_at = models.DateTimeField(null=True, blank=True)
     unwanted_reason = models.CharField(max_length=100, blank=True)
+    unwanted_generation = models.BigIntegerField(null=True, blank=True)  # the host's first wanted list without it
 
     step = models.CharField(max_length=12, default="absent")
     detail = models.CharField(max_length=500, blank=True)

@@ -92,6 +92,35 @@ def workload_key(lease: str, member: int, epoch: int) -> str:
     return f"{lease}/{member}/{epoch}"
 
 
+def silent_life_s(*, valid_for_s: int, stop_grace_s: int) -> int:
+    """Return how many seconds after an answer nothing of a workload runs any more, if no further answer comes.
+
+    The one sum behind both the agent's dead-man timer and the server's fence (which adds its margin to it).
+    """
+    return valid_for_s + stop_grace_s
+
+
+SELFTEST_SIZE = 32
+
+
+def selftest_proof(*, seed: str, device: str) -> str:
+    """Return what a device must answer to a self-test: SHA-256 of a seeded product, in hex.
+
+    Two 32 x 32 matrices of bytes are expanded from the seed (hex) and the device's UUID by SHAKE-128, first A, then B,
+    row by row; their product in exact integers is written row by row, each entry as 4 bytes, big-endian. Integers, so
+    that every make of GPU, and a plain CPU where devices are simulated, comes to the same bytes.
+    """
+    size = SELFTEST_SIZE
+    stream = hashlib.shake_128(f"gpuyard-selftest-v1\n{seed}\n{device}".encode()).digest(2 * size * size)
+    rows = [stream[i : i + size] for i in range(0, size * size, size)]
+    columns = [stream[size * size + i :: size] for i in range(size)]
+    product = hashlib.sha256()
+    for row in rows:
+        for column in columns:
+            product.update(sum(a * b for a, b in zip(row, column, strict=True)).to_bytes(4, "big"))
+    return product.hexdigest()
+
+
 class Message:
     """A frozen dataclass that is read from JSON strictly by name and type of its fields, and written back whole."""
 
@@ -278,3 +307,14 @@ class SyncAnswer(Message):
 # longer wanted is reported until one answer to such a report has arrived. A log offset counts bytes of the container's
 # output. Refusals are problem documents: 401 agent-clock-skew carries `server_time` (ISO); 409 agent-replay carries
 # `boot_no`, the highest the server has accepted. Signatures are standard base64; keys are hex.
+#
+# A log item may carry `size`: how many bytes of output its text stands for, where decoding changed their number;
+# without it that is the length of the text in UTF-8. Text never holds a NUL or a lone surrogate (the agent replaces
+# them).
+#
+# A self-test: the wish {verb "selftest", id, level "L0", seed, devices [uuid], answer_within_s} stays in every answer
+# until the host has answered it with an event {n, kind "selftest", id, seed, simulated, checks [{check, passed,
+# detail}], devices [{uuid, proof, figures {...}}]}, once per id; proof is selftest_proof(seed, uuid), computed on the
+# device where the host has the means. Figures, where measured: h2d_mib_per_s, d2h_mib_per_s, memory_mib_per_s,
+# fp16_gflops, memory_tested_mib; of a simulated device they are simulated, and the event says so. Checks of the agent's
+# own: engine, disk, clock, foreign_processes, driver.

@@ -1,0 +1,158 @@
+"""What should run on which host. Whoever wants it is an opaque `reference`; the host is told the whole list at a sync.
+
+Each change bumps the host's `generation`, which ends the held sync of that host. Order of locks: the caller's own rows,
+the reference (an advisory lock), hosts by id, workloads. A caller that wants several members in one transaction calls
+`want` in the order of the hosts' ids.
+"""
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from django.db import connection, transaction
+from django.db.models import F, Max, QuerySet
+
+from agents.models import Host, Workload
+from agents.protocol import WorkloadSpec, digest
+from apikit.errors import DomainError
+
+
+class StaleEpoch(DomainError):
+    slug = "stale-epoch"
+    title = "A later epoch of this workload is known"
+
+
+class WorkloadConflict(DomainError):
+    slug = "workload-conflict"
+    title = "This epoch of the workload is something else already"
+
+
+class UnknownDevices(DomainError):
+    slug = "unknown-devices"
+    title = "The host has no such devices"
+
+
+@transaction.atomic
+def want(
+    *,
+    reference: str,
+    member: int,
+    host_id: UUID,
+    epoch: int,
+    spec: Mapping[str, Any],
+    valid_for_s: int,
+    stop_grace_s: int,
+    not_after: datetime | None,
+    at: datetime,
+) -> Workload:
+    """Want one container on a host, from now on; return its row. The same call again changes nothing.
+
+    spec: a protocol.WorkloadSpec as JSON. valid_for_s: how long it may run on without hearing from us. not_after: no
+    renewal reaches beyond it (end of the term, or of the money); calling again with another one moves it.
+
+    Raises StaleEpoch (a higher epoch of the reference was seen, or this one was given up), WorkloadConflict (the epoch
+    exists with another host or spec), UnknownDevices, ProtocolError (the spec cannot be read).
+    """
+    WorkloadSpec.from_json(dict(spec))
+    _lock_reference(reference)
+    known = Workload.objects.filter(reference=reference)
+    highest = known.aggregate(epoch=Max("epoch"))["epoch"]
+    if highest is not None and epoch < highest:
+        raise StaleEpoch(f"Epoch {epoch} of {reference} is below {highest}.", epoch=epoch, highest=highest)
+    there = known.filter(member=member, epoch=epoch).first()
+    if there is not None:
+        return _want_again(there, host_id, digest(dict(spec)), valid_for_s, stop_grace_s, not_after)
+    _bump(Host.objects.filter(pk=host_id))
+    _require_devices(host_id, spec["devices"])
+    return Workload.objects.create(
+        host_id=host_id,
+        reference=reference,
+        member=member,
+        epoch=epoch,
+        spec=dict(spec),
+        spec_hash=digest(dict(spec)),
+        valid_for_s=valid_for_s,
+        stop_grace_s=stop_grace_s,
+        not_after=not_after,
+        wanted_at=at,
+    )
+
+
+def _want_again(
+    workload: Workload,
+    host_id: UUID,
+    spec_hash: str,
+    valid_for_s: int,
+    stop_grace_s: int,
+    not_after: datetime | None,
+) -> Workload:
+    if not workload.wanted:
+        raise StaleEpoch(f"{workload} was given up.", epoch=workload.epoch, highest=workload.epoch)
+    if (workload.host_id, workload.spec_hash) != (host_id, spec_hash):
+        raise WorkloadConflict(f"{workload} is wanted on another host or with another spec.")
+    terms = {"valid_for_s": valid_for_s, "stop_grace_s": stop_grace_s, "not_after": not_after}
+    if any(getattr(workload, name) != value for name, value in terms.items()):
+        _bump(Host.objects.filter(pk=host_id))
+        Workload.objects.filter(pk=workload.pk).update(**terms)
+        workload.refresh_from_db()
+    return workload
+
+
+@transaction.atomic
+def unwant(*, reference: str, at: datetime, reason: str, epoch: int | None = None, member: int | None = None) -> int:
+    """Give up all workloads of the reference, or those of one epoch or member; return how many were still wanted.
+
+    What no answer ever named cannot be running anywhere: that is gone at once.
+    """
+    _lock_reference(reference)
+    wanted = Workload.objects.filter(reference=reference, wanted=True)
+    if epoch is not None:
+        wanted = wanted.filter(epoch=epoch)
+    if member is not None:
+        wanted = wanted.filter(member=member)
+    hosts = Host.objects.filter(pk__in=wanted.values("host"))
+    generations = _bump(hosts)
+    given_up = 0
+    for host_id, generation in generations.items():
+        there = wanted.filter(host=host_id)
+        there.filter(last_valid_until__isnull=True).update(gone_at=at)
+        given_up += there.update(
+            wanted=False, unwanted_at=at, unwanted_reason=reason[:100], unwanted_generation=generation
+        )
+    return given_up
+
+
+def of(reference: str) -> list[Workload]:
+    """Return the workloads of the reference of which something may still be running, by epoch and member."""
+    live = Workload.objects.filter(reference=reference, gone_at__isnull=True)
+    return list(live.select_related("host").order_by("epoch", "member"))
+
+
+def all_gone(reference: str, epoch: int) -> bool:
+    """Return whether nothing is left of this epoch and of those before it, as acknowledged by the hosts."""
+    return not Workload.objects.filter(reference=reference, epoch__lte=epoch, gone_at__isnull=True).exists()
+
+
+def live_on(host_id: UUID) -> QuerySet[Workload]:
+    """Return what should run on the host, or may still be running there."""
+    return Workload.objects.filter(host=host_id, gone_at__isnull=True)
+
+
+def _lock_reference(reference: str) -> None:
+    # Two epochs of one reference are wanted on two hosts, so no host's lock would make "look, then insert" one step.
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_advisory_xact_lock(hashtextextended(%s, 20261130))", [reference])
+
+
+def _bump(hosts: QuerySet[Host]) -> dict[UUID, int]:
+    """Lock the hosts in the order of their ids and move each one's generation; return the new ones."""
+    locked = list(hosts.order_by("pk").select_for_update(no_key=True).values_list("pk", flat=True))
+    Host.objects.filter(pk__in=locked).update(generation=F("generation") + 1)
+    return dict(Host.objects.filter(pk__in=locked).values_list("pk", "generation"))
+
+
+def _require_devices(host_id: UUID, uuids: list[str]) -> None:
+    there = set(Host.objects.get(pk=host_id).devices.values_list("uuid", flat=True))
+    if missing := sorted(set(uuids) - there):
+        raise UnknownDevices(f"Host {host_id} has no {', '.join(missing)}.", devices=missing)
