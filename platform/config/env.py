@@ -28,6 +28,14 @@ def seconds(name: str, default: int) -> int:
     return int(value)
 
 
+def hex_key(name: str, default: str | None) -> str:
+    """Return 64 hexadecimal digits: 32 bytes of a key."""
+    value = text(name, default).lower()
+    if len(value) != 64 or not set(value) <= set("0123456789abcdef"):
+        raise ImproperlyConfigured(f"{name} must be 64 hexadecimal digits.")
+    return value
+
+
 def database(url: str) -> dict[str, object]:
     """Return Django's form of `postgresql://user:password@host:port/name` (a host that starts with %2F is a socket folder)."""
     parts = urlsplit(url)

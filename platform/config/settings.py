@@ -1,5 +1,6 @@
 """Every setting of the control plane. What differs between environments comes from the environment (env.py)."""
 
+from hashlib import sha256
 from pathlib import Path
 
 from config import env
@@ -150,3 +151,9 @@ FENCE_MARGIN_S = env.seconds("FENCE_MARGIN_S", 30)
 REQUEST_HOLD_MINUTES = env.seconds("REQUEST_HOLD_MINUTES", 10)
 COMMISSION_BP = env.seconds("COMMISSION_BP", 1000)
 ALLOW_SIMULATED = env.flag("ALLOW_SIMULATED", default=False)
+# The Ed25519 seed that answers to agents are signed with; they pin its public half when they enrol.
+CONTROL_SIGNING_KEY = env.hex_key(
+    "CONTROL_SIGNING_KEY", sha256(f"control|{SECRET_KEY}".encode()).hexdigest() if DEBUG else None
+)
+ENROLMENT_TOKEN_VALID_S = env.seconds("ENROLMENT_TOKEN_VALID_S", 900)
+LOG_KEPT_S = env.seconds("LOG_KEPT_S", 7 * 86400)
