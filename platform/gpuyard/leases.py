@@ -1,0 +1,237 @@
+"""Leases: ask for GPUs, follow them, act on them, end them."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypedDict, Unpack
+
+from gpuyard.calls import Call, ask, exchange
+from gpuyard.errors import LeaseEnded, WaitTimedOut
+from gpuyard.methods import Resource, flow, listing, operation, stream
+from gpuyard.objects import Charges, Lease, LeaseEvent, LogLine, LogPage, Member, Object, Plan
+from gpuyard.transport import Emit, Flow, Sleep, Stream
+
+_POLL_S = 30  # the longest that a poll asks to be held
+_SHORTEST_POLL_S = 1.0  # a server that does not hold polls back must not be asked in a tight loop
+
+
+class LeaseFields(TypedDict, total=False):
+    """What a lease is asked for with.
+
+    request: the one-line form, e.g. "A100_80G x4", or its JSON; else gpu_model, node_count, gpu_count (per node).
+    image or image_id: a catalogue slug or an image reference; bare=True for a machine without one.
+    term or lease_term: "on_demand", "spot", "2h", "P1M", or
+        {"kind", "period", "renew", "start_at", "end_at" or "duration_s"}.
+    command: a list of words, never a shell line. secrets: names of stored values.
+    on_interrupt: restart_elsewhere, wait_for_host or end. on_exit: end or restart. if_no_capacity: queue or refuse.
+    """
+
+    request: str | Mapping[str, Any]
+    gpu_model: str
+    node_count: int
+    gpu_count: int
+    image: str
+    image_id: str
+    bare: bool
+    term: str | Mapping[str, Any]
+    lease_term: str | Mapping[str, Any]
+    constraints: Mapping[str, Any]
+    env: Mapping[str, str]
+    secrets: Any
+    command: Sequence[str]
+    ports: Sequence[Any]
+    volumes: Sequence[Any]
+    ssh_keys: Sequence[str]
+    on_interrupt: str
+    on_exit: str
+    notice_s: int
+    if_no_capacity: str
+    quote: str
+    name: str
+    labels: Mapping[str, str]
+
+
+class Leases[M](Resource[M]):
+    @operation("lease_create", "POST", "/leases")
+    def create(self, /, **fields: Unpack[LeaseFields]) -> Call[Lease]:
+        """Ask for GPUs (see LeaseFields). The answer comes at once, usually `pending`; `wait` follows it.
+
+        Raises InsufficientFunds, GpuQuotaExceeded, BudgetExceeded, ValidationError; NoCapacity if it is not to queue.
+        """
+        return Call(Lease, body=fields)
+
+    @flow
+    def plan(self, /, **fields: Unpack[LeaseFields]) -> Flow[Plan]:
+        """Check and price what `create` with the same fields would do, and write nothing (a dry run)."""
+        manner = dataclasses.replace(self._manner, dry_run=True)
+        return (yield from ask(Leases.create.operation, Call(Plan, body=fields), manner))
+
+    @listing("lease_list", "/leases")
+    def list(self, /, *, limit: int | None = None, **filters: Any) -> Call[Lease]:
+        """Iterate over the organization's leases, newest first. limit: the size of a page, 1-100."""
+        return Call(Lease, query={"limit": limit, **filters})
+
+    @operation("lease_get", "GET", "/leases/{id}")
+    def get(self, lease_id: str, /) -> Call[Lease]:
+        return Call(Lease, (lease_id,))
+
+    @operation("lease_update", "PATCH", "/leases/{id}")
+    def update(self, lease_id: str, /, *, if_match: str, **changes: Any) -> Call[Lease]:
+        """Change name, labels, ssh_keys or on_interrupt. if_match: the lease's `etag`, so that no edit is lost."""
+        return Call(Lease, (lease_id,), body=changes, headers={"If-Match": if_match})
+
+    @operation("lease_delete", "DELETE", "/leases/{id}")
+    def delete(self, lease_id: str, /) -> Call[Lease]:
+        """Cancel the lease if it never ran, else end it. Doing it again changes nothing."""
+        return Call(Lease, (lease_id,))
+
+    @operation("lease_cancel", "POST", "/leases/{id}/actions/cancel")
+    def cancel(self, lease_id: str, /) -> Call[Lease]:
+        return Call(Lease, (lease_id,), body={})
+
+    @operation("lease_end", "POST", "/leases/{id}/actions/end")
+    def end(self, lease_id: str, /) -> Call[Lease]:
+        return Call(Lease, (lease_id,), body={})
+
+    @operation("lease_park", "POST", "/leases/{id}/actions/park")
+    def park(self, lease_id: str, /, **how: Any) -> Call[Lease]:
+        """Stop the containers. keep="hold" keeps the GPUs at the hold fee, "queue" gives them up."""
+        return Call(Lease, (lease_id,), body=how)
+
+    @operation("lease_resume", "POST", "/leases/{id}/actions/resume")
+    def resume(self, lease_id: str, /) -> Call[Lease]:
+        return Call(Lease, (lease_id,), body={})
+
+    @operation("lease_extend", "POST", "/leases/{id}/actions/extend")
+    def extend(self, lease_id: str, /, *, by_s: int | None = None, end_at: str | None = None) -> Call[Lease]:
+        return Call(Lease, (lease_id,), body={"by_s": by_s, "end_at": end_at})
+
+    @operation("lease_shorten", "POST", "/leases/{id}/actions/shorten")
+    def shorten(self, lease_id: str, /, *, by_s: int | None = None, end_at: str | None = None) -> Call[Lease]:
+        return Call(Lease, (lease_id,), body={"by_s": by_s, "end_at": end_at})
+
+    @operation("lease_defer", "POST", "/leases/{id}/actions/defer")
+    def defer(self, lease_id: str, /, *, by_s: int | None = None, start_at: str | None = None) -> Call[Lease]:
+        return Call(Lease, (lease_id,), body={"by_s": by_s, "start_at": start_at})
+
+    @operation("lease_renew", "POST", "/leases/{id}/actions/renew")
+    def renew(self, lease_id: str, /, **how: Any) -> Call[Lease]:
+        return Call(Lease, (lease_id,), body=how)
+
+    @operation("lease_resize", "POST", "/leases/{id}/actions/resize")
+    def resize(self, lease_id: str, /, *, request: str) -> Call[Lease]:
+        """Take the new GPUs first, then restart there; nothing is given up before the new is held."""
+        return Call(Lease, (lease_id,), body={"request": request})
+
+    @operation("lease_restart", "POST", "/leases/{id}/actions/restart")
+    def restart(self, lease_id: str, /) -> Call[Lease]:
+        return Call(Lease, (lease_id,), body={})
+
+    @operation("lease_move", "POST", "/leases/{id}/actions/move")
+    def move(self, lease_id: str, /, **where: Any) -> Call[Lease]:
+        return Call(Lease, (lease_id,), body=where)
+
+    @listing("lease_events", "/leases/{id}/events")
+    def events(self, lease_id: str, /, *, limit: int | None = None) -> Call[LeaseEvent]:
+        """Iterate over what happened to the lease, oldest first."""
+        return Call(LeaseEvent, (lease_id,), {"limit": limit})
+
+    @listing("lease_members", "/leases/{id}/members")
+    def members(self, lease_id: str, /) -> Call[Member]:
+        return Call(Member, (lease_id,))
+
+    @operation("lease_charges", "GET", "/leases/{id}/charges")
+    def charges(self, lease_id: str, /) -> Call[Charges]:
+        """Return what the lease costs so far, per member and price."""
+        return Call(Charges, (lease_id,))
+
+    @operation("lease_statement", "GET", "/leases/{id}/statement")
+    def statement(self, lease_id: str, /) -> Call[Object]:
+        """Return the charges beside what was booked for them: the lease's page of the books."""
+        return Call(Object, (lease_id,))
+
+    @operation("lease_receipt", "GET", "/leases/{id}/receipt")
+    def receipt(self, lease_id: str, /) -> Call[Object]:
+        return Call(Object, (lease_id,))
+
+    @operation("lease_metrics", "GET", "/leases/{id}/metrics")
+    def metrics(self, lease_id: str, /) -> Call[Object]:
+        return Call(Object, (lease_id,))
+
+    @operation("lease_logs", "GET", "/leases/{id}/logs")
+    def log_page(
+        self, lease_id: str, /, *, member: int = 0, offset: int = 0, limit: int | None = None, wait_s: int | None = None
+    ) -> Call[LogPage]:
+        """Return the lines from `offset` on; with wait_s the server waits so long for the first."""
+        query = {"member": member, "offset": offset, "limit": limit, "wait_s": wait_s}
+        return Call(LogPage, (lease_id,), query, wait_s=wait_s or 0)
+
+    @stream
+    def logs(self, lease_id: str, /, *, follow: bool = False, member: int = 0, offset: int = 0) -> Stream[LogLine]:
+        """Iterate over the lines that a member's container printed; follow=True goes on until its output ends."""
+        wait_s = _POLL_S if follow else None
+        while True:
+            asked = time.monotonic()
+            page = yield from Leases.log_page.flow(self, lease_id, member=member, offset=offset, wait_s=wait_s)
+            for line in page.items:
+                yield Emit(line)
+            silent, offset = page.next_offset == offset, page.next_offset
+            if page.end or (silent and not follow):
+                return
+            if silent:
+                yield from _not_too_soon(asked)
+
+    @flow
+    def wait(
+        self,
+        lease_id: str,
+        /,
+        *,
+        until: str | Sequence[str] = "active",
+        timeout_s: float | None = None,
+        on_change: Callable[[Lease], object] | None = None,
+    ) -> Flow[Lease]:
+        """Follow the lease until it is in one of the states `until`, and return it.
+
+        on_change is called with the lease as it is first seen and after each change. Raises WaitTimedOut after
+        timeout_s seconds, and LeaseEnded when it ends before; neither touches the lease.
+        """
+        states = (until,) if isinstance(until, str) else tuple(until)
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        lease = yield from Leases.get.flow(self, lease_id)
+        while True:
+            if on_change is not None:
+                on_change(lease)
+            if lease.state in states:
+                return lease
+            if lease.state == "ended":
+                raise LeaseEnded(lease, until=states)
+            changed = yield from self._next_version(lease, deadline)
+            if changed is None:
+                raise WaitTimedOut(lease, until=states)
+            lease = changed
+
+    def _next_version(self, lease: Lease, deadline: float | None) -> Flow[Lease | None]:
+        """Long-poll until the lease differs from `lease`; None when the deadline has passed."""
+        while True:
+            left_s = float("inf") if deadline is None else deadline - time.monotonic()
+            if left_s <= 0:
+                return None
+            wait_s = int(min(_POLL_S, left_s))
+            asked = time.monotonic()
+            call = Call(Lease, (lease.id,), {"wait_s": wait_s}, None, {"If-None-Match": lease.etag}, wait_s)
+            response = yield from exchange(Leases.get.operation, call, self._manner)
+            if response.status_code != 304:
+                seen = Lease(response.json(), response.headers.get("ETag"))
+                if seen.version != lease.version:
+                    return seen
+            yield from _not_too_soon(asked, at_most_s=left_s)
+
+
+def _not_too_soon(asked: float, *, at_most_s: float = _SHORTEST_POLL_S) -> Flow[None]:
+    """Sleep what is missing to a second since `asked`, so that a server that answers at once is not flooded."""
+    missing_s = min(_SHORTEST_POLL_S - (time.monotonic() - asked), at_most_s)
+    if missing_s > 0:
+        yield Sleep(missing_s)

@@ -1,0 +1,92 @@
+"""What can be leased, where, and at what price: offers, quotes, images, GPU models, regions, the market."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from gpuyard.calls import Call
+from gpuyard.methods import Resource, listing, operation
+from gpuyard.objects import GpuModel, Image, MarketPrice, Object, Offer, Quote, Region
+
+
+class Offers[M](Resource[M]):
+    @listing("offer_list", "/offers")
+    def list(
+        self,
+        *,
+        request: str | None = None,
+        term: str | None = None,
+        region: str | None = None,
+        group_by: Sequence[str] | None = None,
+        sort: str | None = None,
+        limit: int | None = None,
+    ) -> Call[Offer]:
+        """Iterate over what could be leased now. group_by: any of "model", "region"."""
+        query = {"request": request, "term": term, "region": region, "group_by": group_by, "sort": sort, "limit": limit}
+        return Call(Offer, query=query)
+
+
+class Quotes[M](Resource[M]):
+    @operation("quote_create", "POST", "/quotes")
+    def create(
+        self,
+        *,
+        request: str | Mapping[str, Any],
+        term: str | Mapping[str, Any] | None = None,
+        image: str | None = None,
+        constraints: Mapping[str, Any] | None = None,
+        ttl_s: int | None = None,
+    ) -> Call[Quote]:
+        """Hold named devices and freeze their price for ttl_s seconds (at most 900; the server's default is 120)."""
+        body = {"request": request, "term": term, "image": image, "constraints": constraints, "ttl_s": ttl_s}
+        return Call(Quote, body=body)
+
+    @listing("quote_list", "/quotes")
+    def list(self, *, limit: int | None = None) -> Call[Quote]:
+        return Call(Quote, query={"limit": limit})
+
+    @operation("quote_get", "GET", "/quotes/{id}")
+    def get(self, quote_id: str, /) -> Call[Quote]:
+        return Call(Quote, (quote_id,))
+
+    @operation("quote_delete", "DELETE", "/quotes/{id}")
+    def delete(self, quote_id: str, /) -> Call[Object]:
+        return Call(Object, (quote_id,))
+
+
+class Images[M](Resource[M]):
+    @listing("image_list", "/images")
+    def list(self, *, limit: int | None = None) -> Call[Image]:
+        return Call(Image, query={"limit": limit})
+
+    @operation("image_create", "POST", "/images")
+    def create(self, /, **fields: Any) -> Call[Image]:
+        return Call(Image, body=fields)
+
+    @operation("image_delete", "DELETE", "/images/{id}")
+    def delete(self, image_id: str, /) -> Call[Object]:
+        return Call(Object, (image_id,))
+
+
+class GpuModels[M](Resource[M]):
+    @listing("gpu_model_list", "/gpu-models")
+    def list(self, *, limit: int | None = None) -> Call[GpuModel]:
+        return Call(GpuModel, query={"limit": limit})
+
+
+class Regions[M](Resource[M]):
+    @listing("region_list", "/regions")
+    def list(self, *, limit: int | None = None) -> Call[Region]:
+        return Call(Region, query={"limit": limit})
+
+
+class Market[M](Resource[M]):
+    @listing("market_price_list", "/market/prices")
+    def prices(self, /, **filters: Any) -> Call[MarketPrice]:
+        """Iterate over the published prices per model and region; no key is needed."""
+        return Call(MarketPrice, query=filters)
+
+    @listing("market_history_list", "/market/history")
+    def history(self, /, **filters: Any) -> Call[MarketPrice]:
+        return Call(MarketPrice, query=filters)
