@@ -38,9 +38,9 @@ INSTALLED_APPS = [
 ]
 
 MIDDLEWARE = [
+    "apikit.requests.RequestIdMiddleware",  # outermost: refusals of the others become problems too
     "django.middleware.security.SecurityMiddleware",
     "servestatic.middleware.ServeStaticMiddleware",
-    "apikit.requests.RequestIdMiddleware",
     "django.contrib.sessions.middleware.SessionMiddleware",
     "django.middleware.common.CommonMiddleware",
     "django.middleware.csrf.CsrfViewMiddleware",
@@ -81,12 +81,25 @@ LANGUAGE_CODE = "en"
 STATIC_URL = "static/"
 STATIC_ROOT = BASE_DIR / "static-collected"
 
+# Secrets at rest: "id:base64 of 32 bytes", commas between, the newest first. Empty: derived, only with DEBUG.
+SEALING_KEYS = env.text("SEALING_KEYS", "")
+# (quota, window in seconds) per policy of apikit.rate_limits, over its defaults.
+RATE_LIMITS: dict[str, tuple[int, int]] = {
+    "requests": (env.seconds("RATE_LIMIT_REQUESTS", 1200), 60),
+    "lease_create": (env.seconds("RATE_LIMIT_LEASE_CREATE", 60), 60),
+}
+# Doors under /api, /agent and /payments that are open to all or guard themselves; the others are OrganizationViews.
+DOORS_WITHOUT_POLICY: list[str] = ["api/v1/openapi.json", "agent/v1/enrol", "agent/v1/sync"]
+
 PROBLEM_TYPE_PREFIX = "https://gpuyard.dev/problems/"
 
 REST_FRAMEWORK = {
     "EXCEPTION_HANDLER": "apikit.problems.problem_response",
-    "DEFAULT_AUTHENTICATION_CLASSES": ["tenants.keys.ApiKeyAuthentication"],
-    "DEFAULT_PERMISSION_CLASSES": ["tenants.access.PolicyPermission"],
+    "DEFAULT_AUTHENTICATION_CLASSES": [
+        "tenants.authentication.ApiKeyAuthentication",
+        "tenants.authentication.MemberSessionAuthentication",
+    ],
+    "DEFAULT_PERMISSION_CLASSES": ["tenants.principal.PolicyPermission"],
     "DEFAULT_PARSER_CLASSES": ["apikit.strict_json.StrictJSONParser"],
     "DEFAULT_RENDERER_CLASSES": ["rest_framework.renderers.JSONRenderer"],
     "DEFAULT_SCHEMA_CLASS": "drf_spectacular.openapi.AutoSchema",

@@ -1,0 +1,68 @@
+"""How often somebody may do something: counters in PostgreSQL, raised and read in one statement, so they are exact.
+
+A policy is `(quota, window in seconds)` under its name in `settings.RATE_LIMITS`. Windows are fixed: minute by minute.
+"""
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from django.conf import settings
+from django.db import connection
+
+from apikit.errors import DomainError
+
+DEFAULTS: dict[str, tuple[int, int]] = {"requests": (1200, 60), "lease_create": (60, 60), "sign_in": (10, 300)}
+
+
+class RateLimited(DomainError):
+    slug = "rate-limited"
+    title = "Too many requests"
+    status = 429
+
+
+@dataclass(frozen=True)
+class Count:
+    """Where a subject stands in a window."""
+
+    policy: str
+    quota: int
+    window_s: int
+    n: int
+    resets_in_s: int
+
+    def headers(self) -> dict[str, str]:
+        """RateLimit and RateLimit-Policy in the form of the IETF draft (structured fields, RFC 9651)."""
+        return {
+            "RateLimit-Policy": f'"{self.policy}";q={self.quota};w={self.window_s}',
+            "RateLimit": f'"{self.policy}";r={max(0, self.quota - self.n)};t={self.resets_in_s}',
+        }
+
+
+def count(policy: str, *, subject: str, at: datetime) -> Count:
+    """Count one more and return where the subject stands. Raises RateLimited above the quota.
+
+    Call it outside of the transaction of the work: a refusal must be counted too, and nobody should wait on the row.
+    """
+    quota, window_s = {**DEFAULTS, **getattr(settings, "RATE_LIMITS", {})}[policy]
+    second = int(at.timestamp())
+    window = second - second % window_s
+    with connection.cursor() as cursor:
+        cursor.execute(
+            'INSERT INTO apikit_ratecounter AS c (policy, subject, "window", n) VALUES (%s, %s, %s, 1)'
+            ' ON CONFLICT (policy, subject, "window") DO UPDATE SET n = c.n + 1 RETURNING n',
+            [policy, subject, datetime.fromtimestamp(window, UTC)],
+        )
+        (n,) = cursor.fetchone()
+    counted = Count(policy, quota, window_s, n, window + window_s - second)
+    if n > quota:
+        refusal = RateLimited(f"At most {quota} in {window_s} s. Try again in {counted.resets_in_s} s.", policy=policy)
+        refusal.retry_after_s = counted.resets_in_s
+        raise refusal
+    return counted
+
+
+def forget_old(*, at: datetime) -> int:
+    """Delete windows that began more than a day ago; return how many."""
+    with connection.cursor() as cursor:
+        cursor.execute("DELETE FROM apikit_ratecounter WHERE \"window\" < %s - interval '1 day'", [at])
+        return int(cursor.rowcount)
