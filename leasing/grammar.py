@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from leasing.gpu_names import Catalogue, Gpu
-from leasing.reading import Alternative, Fault
+from leasing.reading import Alternative
 from leasing.resource_request import (
     MAX_CHARACTERS,
     MAX_COUNT,
@@ -22,6 +22,7 @@ from leasing.resource_request import (
     text_member,
     whole_number,
 )
+from leasing.scanner import Fault
 
 __all__ = ["Catalogue", "Gpu", "GrammarError", "Option", "Request", "from_fields", "parse"]
 
