@@ -9,8 +9,8 @@ BIN := .venv/bin
 READY := .venv/.gpuyard-ready
 # Tests start databases, engines and agents: more workers than cores only make them wait for each other.
 WORKERS ?= $(shell nproc 2>/dev/null || echo 2)
-# Linters load Django's settings, which want these two; nothing connects.
-UNCONNECTED := SECRET_KEY=only-for-linting DATABASE_URL=postgresql://nobody@127.0.0.1:1/none
+# Linters load Django's settings, which want these; nothing connects.
+UNCONNECTED := DEBUG=1 DATABASE_URL=postgresql://nobody@127.0.0.1:1/none
 
 .PHONY: help setup demo up down status test check lint types layers clean \
         bench-placement bench-billing bench-api bench-agent test-hosts fuzz-api mutants-billing

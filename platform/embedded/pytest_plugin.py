@@ -15,7 +15,7 @@ SERVERS = ExitStack()  # of the process that started them: workers find DATABASE
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_load_initial_conftests(early_config: pytest.Config) -> Generator[None, object, object]:
-    os.environ.setdefault("SECRET_KEY", "only-for-tests")
+    os.environ.setdefault("DEBUG", "1")  # secrets have defaults then; pytest-django turns the setting itself off
     if "DATABASE_URL" not in os.environ and "GPUYARD_DATABASE_URL" not in os.environ:
         os.environ["DATABASE_URL"] = _database_url(early_config)
     return (yield)

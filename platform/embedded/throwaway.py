@@ -13,21 +13,23 @@ PREFIX = "gpuyard-tests-"
 
 
 @contextmanager
-def postgres_server() -> Iterator[postgres.Server]:
+def postgres_server() -> Iterator[postgres.Postgres]:
     """Run a server in a temporary folder. It ends however the caller ends; files of a killed caller go next time."""
     _remove_what_killed_runs_left()
     account = server_home.unprivileged_account()
-    with tempfile.TemporaryDirectory(prefix=PREFIX, ignore_cleanup_errors=True) as folder:
-        with (Path(folder) / "in-use").open("w") as in_use:
-            fcntl.flock(in_use, fcntl.LOCK_EX)
-            state_dir = server_home.make_state_dir(Path(folder))
-            home = server_home.make_home(state_dir, postgres.NAME, account)
-            server = postgres.Server(home, settings=postgres.THROW_AWAY, die_with_parent=True)
-            try:
-                yield server.start()
-            finally:
-                server.stop()
-                shutil.rmtree(home, ignore_errors=True)  # it may lie elsewhere, where the account can reach it
+    with (
+        tempfile.TemporaryDirectory(prefix=PREFIX, ignore_cleanup_errors=True) as folder,
+        (Path(folder) / "in-use").open("w") as in_use,
+    ):
+        fcntl.flock(in_use, fcntl.LOCK_EX)
+        state_dir = server_home.make_state_dir(Path(folder))
+        home = server_home.make_home(state_dir, postgres.Postgres.name, account)
+        server = postgres.Postgres(home, settings=postgres.THROW_AWAY, die_with_parent=True)
+        try:
+            yield server.start()
+        finally:
+            server.stop()
+            shutil.rmtree(home, ignore_errors=True)  # it may lie elsewhere, where the account can reach it
 
 
 def _remove_what_killed_runs_left() -> None:

