@@ -264,11 +264,13 @@ class StrictSerializer(serializers.Serializer[Any]):
         return values
 
     def run_validation(self, data: Any = empty) -> Any:
+        if self.parent is None and not isinstance(data, dict):
+            raise fault("not_an_object", "A JSON object is expected.")
         is_empty, data = self.validate_empty_values(data)
         if is_empty:
             return data
         if not isinstance(data, dict):
-            raise fault("not_an_object" if self.parent is None else "wrong_type", "An object is expected.")
+            raise fault("wrong_type", "An object is expected.")
         known = {name: field for name, field in self.fields.items() if not field.read_only}
         faults = [_unknown(name, known) for name in data if name not in known]
         values: dict[str, Any] = {}

@@ -4,7 +4,7 @@ import hmac
 from datetime import datetime, timedelta
 from typing import Any
 
-from django.db.models import F, OuterRef, Q, Subquery
+from django.db.models import OuterRef, Q, Subquery
 from rest_framework.authentication import BaseAuthentication, SessionAuthentication
 from rest_framework.exceptions import AuthenticationFailed, NotFound, PermissionDenied
 from rest_framework.request import Request
@@ -12,7 +12,7 @@ from rest_framework.request import Request
 from accounts.models import User
 from apikit import clock
 from audit import ids
-from tenants import keys
+from tenants import key_text, keys
 from tenants.models import ApiKey, Membership, Role
 from tenants.principal import Principal
 
@@ -28,12 +28,12 @@ class ApiKeyAuthentication(BaseAuthentication):
         if header is None:
             return None
         scheme, _, text = header.partition(" ")
-        public = keys.public_part(text.strip()) if scheme.lower() == "bearer" else None
+        public = key_text.public_part(text.strip()) if scheme.lower() == "bearer" else None
         if public is None:
             raise AuthenticationFailed(_REFUSED)
         at = arrival(request)
         key = _find(public, at=at)
-        if key is None or not hmac.compare_digest(bytes(key.secret_sha256), keys.digest(text.strip())):
+        if key is None or not hmac.compare_digest(bytes(key.secret_sha256), key_text.digest(text.strip())):
             raise AuthenticationFailed(_REFUSED)
         role = _role_of_maker(key)
         _note_use(key, at=at)
@@ -74,8 +74,8 @@ def arrival(request: Request) -> datetime:
 def _find(public: str, *, at: datetime) -> ApiKey | None:
     makers = Membership.objects.filter(organization=OuterRef("organization"), user=OuterRef("created_by"))
     return (
-        ApiKey.objects.select_related("organization")
-        .annotate(maker_role=Subquery(makers.values("role")[:1]), maker_is_active=F("created_by__is_active"))
+        ApiKey.objects.select_related("organization", "created_by")
+        .annotate(maker_role=Subquery(makers.values("role")[:1]))
         .filter(keys.live(at=at), public=public)
         .first()
     )
@@ -83,10 +83,10 @@ def _find(public: str, *, at: datetime) -> ApiKey | None:
 
 def _role_of_maker(key: ApiKey) -> Role | None:
     """Return the maker's role today: a key may never exceed its maker, who may have left or been given less."""
-    if key.created_by_id is None:
+    if key.created_by is None:
         return None
     role = key.maker_role  # type: ignore[attr-defined]
-    if role is None or not key.maker_is_active:  # type: ignore[attr-defined]
+    if role is None or not key.created_by.is_active:
         raise AuthenticationFailed(_REFUSED)
     return Role(role)
 

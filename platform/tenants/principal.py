@@ -31,6 +31,11 @@ class Principal:
             return self.api_key.public_id
         return self.user.public_id if self.user else "system:unknown"
 
+    @property
+    def person(self) -> User | None:
+        """Who answers for what is done: the person, or the maker of the key; None: a key made by the platform."""
+        return self.user or (self.api_key.created_by if self.api_key else None)
+
     @cached_property
     def permissions(self) -> frozenset[str]:
         return roles.permissions(role=self.role, scopes=self.scopes)

@@ -1,0 +1,64 @@
+"""The life of an organization."""
+
+import re
+import zoneinfo
+from datetime import datetime
+
+from django.db import transaction
+
+from accounts.models import User
+from apikit.errors import DomainError, InvalidInput
+from audit import log
+from tenants.models import Membership, Organization, Role
+
+
+class SlugTaken(DomainError):
+    slug = "validation-error"
+    title = "The request was read and refused"
+    status = 422
+
+
+@transaction.atomic
+def found(
+    *,
+    name: str,
+    owner: User | None,
+    currency: str,
+    at: datetime,
+    slug: str | None = None,
+    time_zone: str = "UTC",
+    gpu_quota: int = 64,
+    actor: str = "system:organizations",
+) -> Organization:
+    """Make an organization with its first member, who owns it (None: no member yet). Raises InvalidInput, SlugTaken.
+
+    slug: made from the name where it is None. time_zone: in which its months begin and end.
+    """
+    slug = slug or _slug_of(name)
+    if time_zone not in zoneinfo.available_timezones():
+        fault = {"pointer": "/time_zone", "code": "bad_value", "detail": "No time zone of the IANA data base."}
+        raise InvalidInput("There is no such time zone.", errors=[fault])
+    if Organization.objects.filter(slug=slug).exists():
+        raise SlugTaken(f"There is an organization “{slug}” already.", errors=[])
+    organization = Organization.objects.create(
+        name=name, slug=slug, currency=currency, time_zone=time_zone, gpu_quota=gpu_quota, created_at=at
+    )
+    if owner is not None:
+        Membership.objects.create(organization=organization, user=owner, role=Role.OWNER, created_at=at)
+    log.record(
+        actor=actor,
+        organization=organization.pk,
+        action="organization.founded",
+        target=organization.public_id,
+        after={"name": name, "owner": owner.public_id if owner else None},
+        at=at,
+    )
+    return organization
+
+
+def _slug_of(name: str) -> str:
+    slug = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:64]
+    if not slug:
+        fault = {"pointer": "/slug", "code": "required", "detail": "The name has no Latin letters; give a slug."}
+        raise InvalidInput("A slug is needed.", errors=[fault])
+    return slug
