@@ -254,7 +254,7 @@ class SyncRequest(Message):
     inventory: dict[str, Any] | None = _of(dict, NONE, default=None)  # when asked for by `need`
     events: list[dict[str, Any]] = _of(list, default_factory=list)  # {n, kind, detail, ...}
     receipts: list[dict[str, Any]] = _of(list, default_factory=list)
-    logs: list[dict[str, Any]] = _of(list, default_factory=list)  # {lease, member, epoch, offset, text}
+    logs: list[dict[str, Any]] = _of(list, default_factory=list)  # {lease, member, epoch, offset, bytes, text}
     conditions: list[str] = _of(list, default_factory=list)  # driver_mismatch, engine_down, disk_pressure, ...
     version: str = _of(str, default="")
     rss_mib: int | None = _of(int, NONE, default=None)
@@ -308,7 +308,7 @@ class SyncAnswer(Message):
 # output. Refusals are problem documents: 401 agent-clock-skew carries `server_time` (ISO); 409 agent-replay carries
 # `boot_no`, the highest the server has accepted. Signatures are standard base64; keys are hex.
 #
-# A log item may carry `size`: how many bytes of output its text stands for, where decoding changed their number;
+# A log item may carry `bytes`: how many bytes of output its text stands for, where decoding changed their number;
 # without it that is the length of the text in UTF-8. Text never holds a NUL or a lone surrogate (the agent replaces
 # them).
 #

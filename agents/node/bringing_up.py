@@ -1,0 +1,209 @@
+"""From `absent` to `ready`: resolve, pull, create, start, and look from the inside whether the GPUs are there."""
+
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+from agents import protocol
+from agents.node.engines import (
+    LABEL_AGENT,
+    LABEL_DEVICES,
+    LABEL_EPOCH,
+    LABEL_HOST,
+    LABEL_LEASE,
+    LABEL_MEMBER,
+    LABEL_SIMULATED,
+    LABEL_SPEC,
+    Container,
+    EngineDown,
+    EngineError,
+    Plan,
+)
+from agents.node.workload import Workload
+
+if TYPE_CHECKING:
+    from agents.node.reconciler import Reconciler
+
+PROBE_FOR_S = 20.0
+PROBE_EVERY_S = 0.1
+PULLS_AT_ONCE = threading.BoundedSemaphore(2)
+# The tenant's environment may not reach the loader or the driver's hook (AGENT.md section 14).
+REFUSED_ENV = ("LD_", "NVIDIA_", "GPUYARD_", "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER")
+
+
+class Cancelled(Exception):
+    """The workload is not wanted any more."""
+
+
+class BringUp:
+    """One attempt. `cancel` may be called from another thread; it takes effect before the next step."""
+
+    def __init__(self, reconciler: "Reconciler", workload: Workload) -> None:
+        self._r = reconciler
+        self._w = workload
+        self._cancelled = threading.Event()
+        self._spec = protocol.WorkloadSpec.from_json(workload.spec)
+        self._told_s = 0.0
+
+    def cancel(self) -> None:
+        self._cancelled.set()
+
+    def run(self) -> None:
+        """Bring it up, or leave it `exited` with the failure; an engine that is down is tried again later."""
+        try:
+            self._run()
+        except Cancelled:
+            return
+        except EngineDown as fault:
+            self._r.move(self._w, self._w.step, detail=f"the engine does not answer: {fault}")
+        except EngineError as fault:
+            self._fail(fault.failure, str(fault))
+
+    def _run(self) -> None:
+        digest = self._image()
+        self._w.image_digest = digest
+        self._step("creating")
+        container = self._r.engine.create(self._plan())
+        self._w.container = container
+        self._step("starting")
+        if not self._r.heard_lately(self._r.now_s()):
+            raise EngineError("engine_error", "the control plane fell silent before the start")
+        if not self._r.engine.inspect(container).running:
+            self._r.engine.start(container)
+        self._w.ports = self._r.engine.ports(container)
+        self._step("probing")
+        self._probe(container)
+
+    def probe_again(self) -> None:
+        """Look from the inside again; lost GPUs end the tenant's seconds (`unusable`)."""
+        container = self._w.container or self._w.name
+        try:
+            seen = self._visible(container)
+        except EngineError:
+            return
+        lost = seen is not None and set(seen) != set(self._w.devices)
+        if lost != self._w.unusable:
+            self._w.unusable, self._w.visible = lost, seen
+            detail = f"sees {len(seen or [])} of {len(self._w.devices)} GPUs from the inside" if lost else ""
+            self._r.move(self._w, "ready", detail=detail, failure="gpu_invisible" if lost else None)
+
+    def _image(self) -> str:
+        self._step("resolving")
+        digest = self._r.engine.image_digest(self._spec.image)
+        if digest is not None:
+            return digest
+        self._step("pulling", detail="waits for another pull to end")
+        with PULLS_AT_ONCE:
+            self._step("pulling", detail=self._spec.image)
+            return self._r.engine.pull(self._spec.image, self._progress)
+
+    def _progress(self, progress: dict[str, Any]) -> None:
+        if self._cancelled.is_set():
+            raise Cancelled
+        self._w.progress = progress
+        if time.monotonic() - self._told_s >= 1.0:
+            self._told_s = time.monotonic()
+            self._r.told.ring()
+
+    def _probe(self, container: str) -> None:
+        """Wait until the container sees exactly its GPUs. Raises EngineError: gpu_invisible or exited_early."""
+        deadline = time.monotonic() + PROBE_FOR_S
+        seen: list[str] | None = None
+        while True:
+            state = self._r.engine.inspect(container)
+            if not state.running:
+                self._ended_early(state)
+                return
+            try:
+                seen = self._visible(container)
+            except EngineDown:
+                raise
+            except EngineError:
+                seen = None  # it may end between the look and the exec: the next inspect says so
+            if seen is not None and sorted(seen) == sorted(self._w.devices):
+                # It may have ended while we looked: what has ended was never ready.
+                if self._r.engine.inspect(container).running:
+                    break
+                continue
+            if time.monotonic() > deadline:
+                raise EngineError(
+                    "gpu_invisible",
+                    f"the container sees {seen or 'no GPU'}, and was to see {', '.join(self._w.devices)}",
+                )
+            self._check()
+            time.sleep(PROBE_EVERY_S)
+        self._w.visible = seen
+        self._check()
+        self._w.progress = {}
+        self._r.event(
+            "started", f"sees its {len(seen)} GPUs", lease=self._w.lease, member=self._w.member, epoch=self._w.epoch
+        )
+        self._r.move(self._w, "ready")
+
+    def _visible(self, container: str) -> list[str] | None:
+        if not self._w.devices:
+            return []
+        code, output = self._r.engine.exec(container, self._r.driver.visible_command(), timeout_s=10)
+        return self._r.driver.visible_in(output) if code == 0 else None
+
+    def _ended_early(self, state: Container) -> None:
+        self._w.exit_code = state.exit_code
+        code = state.exit_code
+        tail = self._r.engine.logs(state.id, offset=0, limit=4096).decode(errors="replace").strip().splitlines()
+        last = f": {tail[-1][:200]}" if tail else ""
+        self._fail("exited_early", f"ended with code {code} before it was seen to be ready{last}", keep=True)
+
+    def _fail(self, failure: str, detail: str, *, keep: bool = False) -> None:
+        """Leave it `exited`. keep: the container stays, for its logs; else nothing of it stays."""
+        if not keep:
+            try:
+                self._r.engine.stop(self._w.name, grace_s=self._w.stop_grace_s)
+                self._r.engine.remove(self._w.name)
+            except EngineError as fault:
+                detail = f"{detail}; and then: {fault}"
+        self._w.progress = {}
+        self._r.move(self._w, "exited", detail=detail, failure=failure)
+
+    def _step(self, step: str, *, detail: str = "") -> None:
+        self._check()
+        self._r.move(self._w, step, detail=detail)
+
+    def _check(self) -> None:
+        if self._cancelled.is_set():
+            raise Cancelled
+
+    def _plan(self) -> Plan:
+        spec, workload, driver = self._spec, self._w, self._r.driver
+        tenant = {name: value for name, value in spec.env.items() if not name.startswith(REFUSED_ENV)}
+        lease = {
+            "GPUYARD_LEASE": workload.lease,
+            "GPUYARD_MEMBER": str(workload.member),
+            "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
+        }
+        labels = {
+            LABEL_HOST: self._r.host,
+            LABEL_LEASE: workload.lease,
+            LABEL_MEMBER: str(workload.member),
+            LABEL_EPOCH: str(workload.epoch),
+            LABEL_SPEC: workload.spec_hash,
+            LABEL_DEVICES: ",".join(spec.devices),
+            LABEL_AGENT: str(protocol.VERSION),
+        }
+        if driver.simulated:
+            labels[LABEL_SIMULATED] = "1"
+        return Plan(
+            name=workload.name,
+            image=spec.image,
+            labels=labels,
+            env={**tenant, **spec.rendezvous, **lease, **driver.environment(spec.devices)},
+            devices=spec.devices,
+            command=spec.command,
+            ports=spec.ports,
+            port_range=self._r.port_range,
+            cpu_milli=spec.cpu_milli,
+            ram_mib=spec.ram_mib,
+            disk_mib=spec.disk_mib,
+            pids=spec.pids,
+            shm_mib=spec.shm_mib,
+            device_requests=driver.device_requests(spec.devices),
+        )

@@ -1,0 +1,191 @@
+"""One agent process put together: state, driver, engine, reconciler, conversation; and its orderly end."""
+
+import os
+import shutil
+import signal
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from agents import protocol
+from agents.node import clocks, inventory
+from agents.node.bell import Bell
+from agents.node.drivers import Driver
+from agents.node.engines import Engine
+from agents.node.identity import Identity, StateError, StateFolder
+from agents.node.journal import Journal
+from agents.node.reconciler import Reconciler
+from agents.node.syncing import AGENT_VERSION, Syncing, Ticking, said
+from agents.node.wire import NoContact, Refused, Wire
+
+DOCUMENT_FOR_S = 60.0
+DISK_PRESSURE_PART = 20  # less than a twentieth of the disk free
+
+
+class NotEnrolled(Exception):
+    """Enrolment did not succeed; the sentence says why and what to do."""
+
+
+def make_driver(settings: dict[str, Any], folder: StateFolder, identity: Identity) -> Driver:
+    """Return the driver that the settings name. Raises StateError for an unknown one."""
+    name = settings.get("driver", "nvidia")
+    if name == "sim":
+        from agents.node.sim import SimDriver
+
+        return SimDriver(
+            specs=settings["sim"],
+            seed=identity.signing_key,
+            driver_version=settings.get("sim_driver_version"),
+            cuda_version=settings.get("sim_cuda_version"),
+            scenario=Path(settings["sim_scenario"]) if settings.get("sim_scenario") else folder.path / "scenario.json",
+        )
+    if name == "nvidia":
+        from agents.node.nvidia import NvidiaDriver
+
+        return NvidiaDriver()
+    raise StateError(f"no driver {name!r}: nvidia or sim")
+
+
+def make_engine(settings: dict[str, Any], folder: StateFolder) -> Engine:
+    """Return the engine that the settings name. Raises StateError for an unknown one."""
+    name = settings.get("engine", "docker")
+    if name == "process":
+        from agents.node.engines.process import ProcessEngine
+
+        return ProcessEngine(folder.path / "workloads")
+    if name in ("docker", "podman"):
+        from agents.node.engines.docker import DockerEngine
+
+        return DockerEngine(settings.get("engine_socket") or "/var/run/docker.sock")
+    raise StateError(f"no engine {name!r}: docker, podman or process")
+
+
+def enrol(folder: StateFolder, *, server: str, token: str, settings: dict[str, Any]) -> Identity:
+    """Trade the token for an identity and save it with the settings. Raises NotEnrolled.
+
+    An enrolment whose answer was lost is tried again with the same keys and a new token.
+    """
+    identity = folder.identity()
+    if identity is None or identity.enrolled or identity.server != server:
+        identity = folder.fresh_identity(server=server)
+    driver = make_driver(settings, folder, identity)
+    try:
+        request = protocol.EnrolRequest(
+            token=token,
+            signing_key=identity.signing_key,
+            sealing_key=identity.sealing_key,
+            fingerprint=inventory.fingerprint(driver),
+            hostname=settings.get("name") or os.uname().nodename,
+            simulated=driver.simulated,
+            version=AGENT_VERSION,
+        )
+        answer = Wire(server).enrol(request)
+    except Refused as refused:
+        raise NotEnrolled(f"the control plane refused the token: {refused}") from None
+    except (NoContact, ValueError) as fault:
+        raise NotEnrolled(f"the control plane at {server} cannot be reached: {fault}") from None
+    finally:
+        driver.close()
+    identity.host, identity.key, identity.control_keys = answer.host, answer.key, list(answer.control_keys)
+    folder.save_identity(identity)
+    folder.save_settings(settings)
+    return identity
+
+
+class Daemon:
+    """The running agent. `run` returns after `end` (or SIGTERM): containers run on, and the next agent adopts them."""
+
+    def __init__(self, folder: StateFolder, identity: Identity, settings: dict[str, Any]) -> None:
+        self._folder, self._settings = folder, settings
+        self._told, self._work = Bell(), Bell()
+        self._journal = Journal(folder.path / "journal.sqlite")
+        self._driver = make_driver(settings, folder, identity)
+        self._engine = make_engine(settings, folder)
+        ports = settings.get("ports")
+        self._ports = (int(ports[0]), int(ports[1])) if ports else None
+        self._reconciler = Reconciler(
+            host=identity.host,
+            engine=self._engine,
+            driver=self._driver,
+            journal=self._journal,
+            told=self._told,
+            work=self._work,
+            port_range=self._ports,
+        )
+        self._ticking = Ticking(self._reconciler, self._work, said)
+        self._wire = Wire(identity.server)
+        self._syncing = Syncing(
+            folder=folder,
+            identity=identity,
+            wire=self._wire,
+            reconciler=self._reconciler,
+            driver=self._driver,
+            journal=self._journal,
+            inventory=self._inventory,
+            conditions=self._conditions,
+            wish=self._wish,
+            told=self._told,
+            say=said,
+        )
+        self._document: dict[str, Any] | None = None
+        self._documented_s = 0.0
+
+    def run(self) -> None:
+        """Run until `end`. Signals are taken only in the main thread."""
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGTERM, signal.SIGINT):
+                signal.signal(number, lambda *_: self.end())
+        self._reconciler.event("agent_started", f"version {AGENT_VERSION}")
+        self._reconciler.recover()
+        self._engine.watch(self._reconciler.look_again)
+        ticking = threading.Thread(target=self._ticking.run, name="reconciler", daemon=True)
+        ticking.start()
+        try:
+            self._syncing.run()
+        finally:
+            self._ticking.end()
+            ticking.join(10)
+            self._reconciler.save_all()
+            self._wire.close()
+            self._engine.close()
+            self._driver.close()
+
+    def end(self) -> None:
+        self._syncing.end()
+
+    def _inventory(self) -> dict[str, Any]:
+        """Return the inventory document, made anew once a minute: to ask an engine at each sync would be a waste."""
+        now_s = clocks.boot_s()
+        if self._document is None or now_s - self._documented_s > DOCUMENT_FOR_S:
+            self._document, self._documented_s = self._fresh_document(), now_s
+        return self._document
+
+    def _fresh_document(self) -> dict[str, Any]:
+        figures = inventory.machine(self._folder.path)
+        figures |= {name: value for name, value in self._settings.get("figures", {}).items() if value is not None}
+        return inventory.document(
+            driver=self._driver,
+            engine=self._engine,
+            figures=figures,
+            ports=self._ports,
+            name=self._settings.get("name", ""),
+        )
+
+    def _conditions(self) -> list[str]:
+        disk = shutil.disk_usage(self._folder.path)
+        return ["disk_pressure"] if disk.free < disk.total // DISK_PRESSURE_PART else []
+
+    def _wish(self, wish: dict[str, Any]) -> None:
+        """Do one of the fixed verbs that the server may wish for; an unknown one is said, and nothing is done."""
+        verb = str(wish.get("verb", ""))
+        acts: dict[str, Callable[[], dict[str, Any]]] = {"diagnose": self._diagnose}
+        if verb not in acts:
+            self._reconciler.event("wish_refused", f"this agent does not know {verb!r:.40}", wish=wish.get("id"))
+            return
+        self._reconciler.event("wish_done", verb, wish=wish.get("id"), result=acts[verb]())
+
+    def _diagnose(self) -> dict[str, Any]:
+        from agents.node import doctor
+
+        return doctor.as_json(doctor.examine(folder=self._folder, settings=self._settings, enrolled=True))

@@ -1,0 +1,49 @@
+"""What the agent needs of a family of accelerators, whichever library or file stands behind it."""
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What does not change while the driver stays the same: the driver's part of the inventory document."""
+
+    gpus: list[dict[str, Any]]
+    driver_version: str | None = None
+    cuda_version: str | None = None
+    toolkit: dict[str, Any] | None = None
+
+
+class Driver(Protocol):
+    """One family. `simulated` says so wherever a device of it is shown."""
+
+    name: str
+    simulated: bool
+
+    def inventory(self) -> Facts: ...
+
+    def sample(self) -> list[dict[str, Any]]:
+        """Return one DeviceReport per device, the newest there is, with its age; never waits for the hardware."""
+
+    def taken(self) -> None:
+        """The server has the last sample: Xids in it need not be told again."""
+
+    def conditions(self) -> list[str]: ...
+
+    def state(self) -> str:
+        """Return "ok", or in one word what is wrong with the probe."""
+
+    def environment(self, devices: list[str]) -> dict[str, str]:
+        """Return the variables by which a container is given exactly these devices."""
+
+    def device_requests(self, devices: list[str]) -> list[dict[str, Any]]: ...
+
+    def visible_command(self) -> list[str]:
+        """Return what to run inside a container to see its devices."""
+
+    def visible_in(self, output: str) -> list[str]: ...
+
+    def visible_in_environment(self, environment: dict[str, str]) -> list[str] | None:
+        """Return the devices by the container's environment, where that is all there is; None: it proves nothing."""
+
+    def close(self) -> None: ...

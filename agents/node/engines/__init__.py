@@ -1,0 +1,111 @@
+"""What the agent needs of a container engine: twelve verbs, whichever engine answers them."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+LABEL_HOST = "gpuyard.host"
+LABEL_LEASE = "gpuyard.lease"
+LABEL_MEMBER = "gpuyard.member"
+LABEL_EPOCH = "gpuyard.epoch"
+LABEL_SPEC = "gpuyard.spec"
+LABEL_DEVICES = "gpuyard.devices"
+LABEL_AGENT = "gpuyard.agent"
+LABEL_SIMULATED = "gpuyard.simulated"
+
+Progress = Callable[[dict[str, Any]], None]  # called with {bytes, total, rate, layer...}; may raise to abort
+
+
+class EngineError(Exception):
+    """A verb failed. `failure` is one of protocol.FAILURES; the sentence is for people."""
+
+    def __init__(self, failure: str, detail: str) -> None:
+        super().__init__(detail)
+        self.failure = failure
+
+
+class EngineDown(EngineError):
+    """The engine does not answer; what it runs may well run on."""
+
+    def __init__(self, detail: str) -> None:
+        super().__init__("engine_error", detail)
+
+
+class NoSuchContainer(EngineError):
+    """The container is not there (any more)."""
+
+    def __init__(self, detail: str) -> None:
+        super().__init__("engine_error", detail)
+
+
+@dataclass(frozen=True)
+class Container:
+    """One container as the engine lists it. exit_code: None while it runs, or when nobody knows it."""
+
+    id: str
+    name: str
+    labels: dict[str, str]
+    running: bool
+    exit_code: int | None = None
+    pid: int | None = None
+    detail: str = ""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All that a container is made from. env: the tenant's, the platform's and the driver's, in this order of rank."""
+
+    name: str
+    image: str
+    labels: dict[str, str]
+    env: dict[str, str]
+    devices: list[str]
+    command: list[str] | None = None
+    ports: list[int] = field(default_factory=list)
+    port_range: tuple[int, int] | None = None  # host ports [first, end) that the owner gave; None: engine's choice
+    cpu_milli: int | None = None
+    ram_mib: int | None = None
+    disk_mib: int | None = None
+    pids: int = 4096
+    shm_mib: int = 64
+    device_requests: list[dict[str, Any]] = field(default_factory=list)  # the driver's, in the engine API's form
+
+
+class Engine(Protocol):
+    """Every verb may block for seconds (pull: for minutes) and raises EngineError; each is safe to repeat."""
+
+    name: str  # "docker", "podman", "process": shown to people
+
+    def version(self) -> str: ...
+
+    def image_digest(self, image: str) -> str | None:
+        """Return the digest of an image that is present, or None."""
+
+    def pull(self, image: str, progress: Progress) -> str: ...
+
+    def create(self, plan: Plan) -> str:
+        """Return the id of the container named so; one that is already there with the same spec is adopted."""
+
+    def start(self, container: str) -> None: ...
+
+    def containers(self, host: str) -> list[Container]: ...
+
+    def inspect(self, container: str) -> Container: ...
+
+    def exec(self, container: str, argv: list[str], *, timeout_s: float) -> tuple[int, str]:
+        """Run `argv` inside; return its exit code and output. 126, 127: it is not there to run."""
+
+    def stop(self, container: str, *, grace_s: int) -> bool:
+        """SIGTERM, wait `grace_s`, SIGKILL, wait 60 s; return whether nothing of it runs any more."""
+
+    def remove(self, container: str) -> None: ...
+
+    def logs(self, container: str, *, offset: int, limit: int) -> bytes:
+        """Return at most `limit` bytes of output from byte `offset` on."""
+
+    def ports(self, container: str) -> dict[str, int]: ...
+
+    def watch(self, ring: Callable[[], None]) -> None:
+        """Call `ring` whenever something may have changed: a hint, never the truth."""
+
+    def close(self) -> None: ...

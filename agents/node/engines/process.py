@@ -1,0 +1,335 @@
+"""The process sandbox: each workload is a small real process of its own session, where there is no container engine.
+
+It is no isolation boundary, and says so: same kernel, same network, no image is fetched. What is real is the life of
+the workload: a pid, output, an exit code, SIGTERM before SIGKILL, and being found again after the agent's own death.
+
+A folder per workload holds `meta.json` (what it is), `pid` (written by the launcher, before the workload starts), `log`
+and `exit`. A process counts as ours only if its environment names the workload: pids are reused.
+"""
+
+import contextlib
+import json
+import os
+import select
+import shutil
+import signal
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from agents.node import clocks, durable
+from agents.node.engines import LABEL_HOST, Container, EngineError, NoSuchContainer, Plan, Progress
+
+MARK = "GPUYARD_CONTAINER"
+NOBODY = 65534
+KILL_WAIT_S = 60
+# The launcher stays the workload's parent, so that the exit code is known even if the agent was dead when it ended.
+# `trap :` (not `''`): an ignored signal would be inherited by the workload.
+LAUNCHER = """
+echo $$ > pid.new && mv pid.new pid
+trap : TERM INT HUP
+"$@" &
+child=$!
+while :; do
+  wait $child; code=$?
+  kill -0 $child 2>/dev/null || break
+done
+echo $code > exit.new && mv exit.new exit
+"""
+# What runs for an image without a command: it shows its GPUs and then lives until it is stopped.
+DEMO = """
+trap 'echo "stopping: SIGTERM received"; exit 0' TERM
+echo "process sandbox (no container engine on this machine): $GPUYARD_IMAGE"
+n=0; IFS=,
+for gpu in $GPUYARD_GPU_UUIDS; do echo "GPU $n: $gpu${GPUYARD_SIMULATED:+ (simulated)}"; n=$((n+1)); done
+echo "$n GPUs visible; rank ${NODE_RANK:-0} of ${NNODES:-1}"
+beat=0
+while :; do
+  beat=$((beat+1)); echo "heartbeat $beat"
+  if [ $beat -lt 120 ]; then sleep 1 & else sleep 15 & fi
+  wait $!
+done
+"""
+
+
+class ProcessEngine:
+    """The Engine of the process sandbox, in the folder `root`."""
+
+    name = "process"
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        root.mkdir(mode=0o711, parents=True, exist_ok=True)
+        self._children: dict[str, subprocess.Popen[bytes]] = {}
+        self._ring: Callable[[], None] | None = None
+
+    def version(self) -> str:
+        return "sandbox"
+
+    def image_digest(self, image: str) -> str | None:
+        """Any reference stands for a program of the sandbox: nothing is fetched, and the digest says so."""
+        return f"process:{image}"
+
+    def pull(self, image: str, progress: Progress) -> str:
+        raise EngineError("image_not_found", f"the process sandbox has no image {image}")
+
+    def create(self, plan: Plan) -> str:
+        folder = self._root / plan.name
+        if (folder / "meta.json").exists():
+            kept = self._meta(folder)
+            if kept["labels"] != plan.labels:
+                raise EngineError("engine_error", f"{plan.name} exists already, made from something else")
+            return plan.name
+        folder.mkdir(mode=0o700, exist_ok=True)
+        ports = {str(port): _free_port(plan.port_range) for port in plan.ports}
+        published = {f"GPUYARD_PORT_{port}": str(host_port) for port, host_port in ports.items()}
+        env = {
+            "PATH": "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin",
+            "HOME": str(folder),
+            **plan.env,
+            **published,
+            MARK: plan.name,
+            "GPUYARD_IMAGE": plan.image,
+        }
+        argv = plan.command or ["/bin/sh", "-c", DEMO, "demo"]
+        meta = {"labels": plan.labels, "env": env, "argv": argv, "ports": ports, "started": False}
+        durable.write(folder / "meta.json", json.dumps(meta))
+        return plan.name
+
+    def start(self, container: str) -> None:
+        folder = self._folder(container)
+        meta = self._meta(folder)
+        if meta["started"]:
+            return
+        # Intent first: if we die right after the start, the list still looks for the process.
+        durable.write(folder / "meta.json", json.dumps({**meta, "started": True, "boot_id": clocks.boot_id()}))
+        as_nobody = os.geteuid() == 0
+        if as_nobody:
+            os.chown(folder, NOBODY, NOBODY)
+        try:
+            with open(folder / "log", "ab") as log:
+                child = subprocess.Popen(
+                    ["/bin/sh", "-c", LAUNCHER, "gpuyard-launcher", *meta["argv"]],
+                    cwd=folder,
+                    env=meta["env"],
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    start_new_session=True,
+                    user=NOBODY if as_nobody else None,
+                    group=NOBODY if as_nobody else None,
+                    extra_groups=[] if as_nobody else None,
+                )
+        except OSError as fault:
+            raise EngineError("engine_error", f"the process could not be started: {fault}") from None
+        self._children[container] = child
+        self._watch_pid(child.pid)
+
+    def containers(self, host: str) -> list[Container]:
+        return [self.inspect(f.name) for f in self._folders() if self._meta(f)["labels"].get(LABEL_HOST) == host]
+
+    def inspect(self, container: str) -> Container:
+        folder = self._folder(container)
+        meta = self._meta(folder)
+        pid = self._pid(folder, meta)
+        exit_code = None
+        if meta["started"] and pid is None:
+            text = _read(folder / "exit")
+            exit_code = int(text) if text else None
+        return Container(
+            id=container,
+            name=container,
+            labels=meta["labels"],
+            running=pid is not None,
+            exit_code=exit_code,
+            pid=pid,
+            detail="" if meta["started"] else "created",
+        )
+
+    def exec(self, container: str, argv: list[str], *, timeout_s: float) -> tuple[int, str]:
+        pid = self.inspect(container).pid
+        if pid is None:
+            raise NoSuchContainer(f"{container} does not run")
+        # The workload's own environment as the kernel has it, not what we meant to give it.
+        inside = environment_of(_workload_pid(pid))
+        if not inside:
+            return 126, ""
+        try:
+            done = subprocess.run(
+                argv, env=inside, stdin=subprocess.DEVNULL, capture_output=True, timeout=timeout_s, check=False
+            )
+        except FileNotFoundError:
+            return 127, ""
+        except subprocess.TimeoutExpired:
+            raise EngineError("engine_error", f"{argv[0]} did not end within {timeout_s:.0f} s") from None
+        return done.returncode, done.stdout.decode(errors="replace")
+
+    def stop(self, container: str, *, grace_s: int) -> bool:
+        try:
+            folder = self._folder(container)
+        except NoSuchContainer:
+            return True
+        for number, wait_s in ((signal.SIGTERM, grace_s), (signal.SIGKILL, KILL_WAIT_S)):
+            pids = self._pids(container)
+            if not pids:
+                break
+            if number == signal.SIGTERM and pids:
+                self._send(number, [self._pid(folder, self._meta(folder)) or pids[0]], group=True)
+            else:
+                self._send(number, pids, group=False)
+            self._await_end(container, wait_s)
+        self._reap(container)
+        return not self._pids(container)
+
+    def remove(self, container: str) -> None:
+        if self._pids(container):
+            raise EngineError("engine_error", f"{container} still runs")
+        self._reap(container)
+        shutil.rmtree(self._root / container, ignore_errors=True)
+
+    def logs(self, container: str, *, offset: int, limit: int) -> bytes:
+        try:
+            with open(self._folder(container) / "log", "rb") as log:
+                log.seek(offset)
+                return log.read(limit)
+        except FileNotFoundError:
+            return b""
+
+    def ports(self, container: str) -> dict[str, int]:
+        return dict(self._meta(self._folder(container))["ports"])
+
+    def watch(self, ring: Callable[[], None]) -> None:
+        """Ring when a workload's process ends; those that run already are watched from now on."""
+        self._ring = ring
+        for folder in self._folders():
+            pid = self._pid(folder, self._meta(folder))
+            if pid is not None:
+                self._watch_pid(pid)
+
+    def close(self) -> None:
+        """Workloads run on; the next agent finds them."""
+
+    def _watch_pid(self, pid: int) -> None:
+        ring = self._ring
+        if ring is None:
+            return
+        try:
+            handle = os.pidfd_open(pid)
+        except OSError:
+            ring()
+            return
+        threading.Thread(target=_ring_at_end, args=(handle, ring), name=f"watch-{pid}", daemon=True).start()
+
+    def _folders(self) -> list[Path]:
+        return sorted(folder for folder in self._root.iterdir() if (folder / "meta.json").exists())
+
+    def _folder(self, container: str) -> Path:
+        folder = self._root / container
+        if "/" in container or not (folder / "meta.json").exists():
+            raise NoSuchContainer(f"no workload {container}")
+        return folder
+
+    @staticmethod
+    def _meta(folder: Path) -> dict[str, Any]:
+        return dict(json.loads((folder / "meta.json").read_text()))
+
+    def _pid(self, folder: Path, meta: dict[str, Any]) -> int | None:
+        """Return the launcher's pid while it lives."""
+        if not meta["started"] or meta.get("boot_id") != clocks.boot_id():
+            return None
+        self._reap(folder.name)
+        text = _read(folder / "pid")
+        if text:
+            return int(text) if is_of(int(text), folder.name) else None
+        return next(iter(self._pids(folder.name)), None)
+
+    @staticmethod
+    def _pids(container: str) -> list[int]:
+        """Return every process that carries the workload's mark, also those that left its session."""
+        return [int(name) for name in os.listdir("/proc") if name.isdigit() and is_of(int(name), container)]
+
+    def _reap(self, container: str) -> None:
+        child = self._children.get(container)
+        if child is not None and child.poll() is not None:
+            self._children.pop(container, None)
+
+    def _await_end(self, container: str, wait_s: float) -> None:
+        """Return when nothing of the workload runs any more, or after `wait_s`."""
+        deadline = time.monotonic() + wait_s
+        while (pids := self._pids(container)) and (left_s := deadline - time.monotonic()) > 0:
+            _await_one(pids, min(left_s, 1.0))
+            self._reap(container)
+
+    @staticmethod
+    def _send(number: int, pids: list[int], *, group: bool) -> None:
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):
+                if group:
+                    os.killpg(os.getpgid(pid), number)
+                else:
+                    os.kill(pid, number)
+
+
+def _ring_at_end(handle: int, ring: Callable[[], None]) -> None:
+    poll = select.poll()
+    poll.register(handle, select.POLLIN)
+    poll.poll()
+    os.close(handle)
+    ring()
+
+
+def _await_one(pids: list[int], wait_s: float) -> None:
+    """Return when one of the processes has ended, or after `wait_s`."""
+    poll = select.poll()
+    handles = []
+    for pid in pids:
+        with contextlib.suppress(OSError):
+            handles.append(os.pidfd_open(pid))
+            poll.register(handles[-1], select.POLLIN)
+    if len(handles) == len(pids):
+        poll.poll(int(wait_s * 1000))
+    for handle in handles:
+        os.close(handle)
+
+
+def environment_of(pid: int) -> dict[str, str]:
+    """Return the environment with which a process was started; empty when it is gone or not ours to read."""
+    try:
+        raw = Path(f"/proc/{pid}/environ").read_bytes()
+    except OSError:
+        return {}
+    parts = (part.partition(b"=") for part in raw.split(b"\0") if part)
+    return {name.decode(errors="replace"): value.decode(errors="replace") for name, _, value in parts}
+
+
+def is_of(pid: int, container: str) -> bool:
+    """Return whether a live process (no zombie) carries the mark of the workload."""
+    if environment_of(pid).get(MARK) != container:
+        return False
+    stat = _read(Path(f"/proc/{pid}/stat")) or ""
+    return stat.rpartition(")")[2].split()[:1] not in ([], ["Z"], ["X"])
+
+
+def _workload_pid(launcher: int) -> int:
+    """Return the launcher's child, which is the workload itself."""
+    text = _read(Path(f"/proc/{launcher}/task/{launcher}/children")) or ""
+    return int(text.split()[0]) if text.split() else launcher
+
+
+def _free_port(port_range: tuple[int, int] | None) -> int:
+    for port in range(*port_range) if port_range else (0,):
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return int(probe.getsockname()[1])
+    raise EngineError("port_exhausted", "no port of the owner's range is free")
+
+
+def _read(path: Path) -> str | None:
+    try:
+        return path.read_text().strip()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
