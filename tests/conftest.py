@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from django.db import connection
+from django.test import TransactionTestCase
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -75,3 +77,22 @@ def network_guard() -> Iterator[NetworkGuard]:
 def _check(guard: NetworkGuard, called: socket.socket, address: Any) -> None:
     if called.family in {socket.AF_INET, socket.AF_INET6}:
         guard.check(address)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _append_only_tables_can_be_emptied() -> Iterator[None]:
+    """Tests that commit are cleaned by TRUNCATE, which append-only tables refuse: their triggers sleep while it runs."""
+    flush = TransactionTestCase._fixture_teardown
+
+    def without_triggers(case: Any) -> None:
+        with connection.cursor() as cursor:
+            cursor.execute("SET session_replication_role = replica")
+        try:
+            flush(case)
+        finally:
+            with connection.cursor() as cursor:
+                cursor.execute("SET session_replication_role = DEFAULT")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(TransactionTestCase, "_fixture_teardown", without_triggers)
+        yield
