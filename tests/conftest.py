@@ -81,7 +81,7 @@ def _check(guard: NetworkGuard, called: socket.socket, address: Any) -> None:
 
 @pytest.fixture(autouse=True, scope="session")
 def _append_only_tables_can_be_emptied() -> Iterator[None]:
-    """Tests that commit are cleaned by TRUNCATE, which append-only tables refuse: their triggers sleep while it runs."""
+    """Tests that commit are cleaned by TRUNCATE, which append-only tables refuse: triggers sleep meanwhile."""
     flush = TransactionTestCase._fixture_teardown
 
     def without_triggers(case: Any) -> None:

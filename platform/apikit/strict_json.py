@@ -18,8 +18,8 @@ BODY_LIMIT = 256 * 1024  # bytes
 DEPTH_LIMIT = 32
 DIGITS_LIMIT = 20  # of one number
 
-# A string is skipped whole, also one that is never closed: each character is looked at once (no backtracking).
-_STRING_OR_BRACKET = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"?|[\[\]{}]', re.DOTALL)
+# Whole strings (also one that is never closed) and whatever is no bracket: each character is looked at once.
+_NO_BRACKET = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"?|[^"\[\]{}]++', re.DOTALL)
 _SUSPICIOUS_ESCAPE = re.compile(r"\\u(?:0000|[dD][89a-fA-F])", re.ASCII)
 
 
@@ -93,14 +93,10 @@ def _decoded(raw: bytes) -> str:
 
 def _check_depth(text: str) -> None:
     depth = 0
-    for token in _STRING_OR_BRACKET.finditer(text):
-        character = text[token.start()]
-        if character in "[{":
-            depth += 1
-            if depth > DEPTH_LIMIT:
-                raise TooDeep(f"At most {DEPTH_LIMIT} levels are read.", limit=DEPTH_LIMIT)
-        elif character in "]}":
-            depth -= 1
+    for bracket in _NO_BRACKET.sub("", text):
+        depth += 1 if bracket in "[{" else -1
+        if depth > DEPTH_LIMIT:
+            raise TooDeep(f"At most {DEPTH_LIMIT} levels are read.", limit=DEPTH_LIMIT)
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -184,7 +184,8 @@ class OrganizationView(APIView):
         return self.response
 
     def check_permissions(self, request: Request) -> None:
-        if isinstance(request.user, Principal) and not hasattr(self, action_of(request)):
+        action = action_of(request)
+        if isinstance(request.user, Principal) and not (action in self.http_method_names and hasattr(self, action)):
             raise MethodNotAllowed(str(request.method))
         super().check_permissions(request)
         request.principal = request.user  # type: ignore[attr-defined]
