@@ -107,7 +107,7 @@ def pages[T: Object](operation: Operation, call: Call[T], manner: Manner) -> Str
         answer = _object(response)
         for item in answer.get("items", []):
             yield Emit(call.kind(item))
-        cursor = answer.get("next") or _next_cursor(response)
+        cursor = answer.get("next") or answer.get("next_cursor") or _next_cursor(response)
         if not cursor:
             return
         query["cursor"] = cursor

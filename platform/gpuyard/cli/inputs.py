@@ -1,0 +1,192 @@
+"""What a person types, as the API wants it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import click
+
+from gpuyard.cli.session import session
+from gpuyard.durations import parse_s
+
+_DECIMAL = re.compile(r"[0-9]+(?:\.[0-9]{1,6})?", re.ASCII)
+
+
+class Duration(click.ParamType[int]):
+    """90s, 30m, 2h, 7d, PT2H, as whole seconds."""
+
+    name = "duration"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        try:
+            return value if isinstance(value, int) else parse_s(value)
+        except ValueError as wrong:
+            self.fail(str(wrong), param, ctx)
+
+
+class Instant(click.ParamType[str]):
+    """An RFC 3339 instant, with an offset; "+2h" is two hours from now."""
+
+    name = "instant"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        if value.startswith("+"):
+            at = datetime.fromtimestamp(datetime.now(UTC).timestamp() + Duration().convert(value[1:], param, ctx), UTC)
+        else:
+            try:
+                at = datetime.fromisoformat(value)
+            except ValueError:
+                self.fail(f"{value!r} is no instant: write 2026-12-01T08:00:00Z, or +2h for two hours from now.")
+            if at.tzinfo is None:
+                self.fail(f"{value!r} names no time zone: add Z or an offset such as +08:00.")
+        return at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+class Pair(click.ParamType[tuple[str, str]]):
+    """NAME=VALUE."""
+
+    name = "name=value"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, str]:
+        name, equals, text = value.partition("=")
+        if not equals or not name:
+            self.fail(f"{value!r} is not NAME=VALUE.", param, ctx)
+        return name, text
+
+
+def max_price(text: str) -> dict[str, str]:
+    """Read "1.20", or "1.20 CNY"; without a currency it is the wallet's."""
+    amount, _, currency = text.strip().partition(" ")
+    if not _DECIMAL.fullmatch(amount):
+        raise click.BadParameter(f"{text!r} is no price: write 1.20 or '1.20 CNY'.", param_hint="--max-price")
+    if not currency:
+        here = session()
+        saved = here.file.profiles.get(here.profile or here.file.profile, {})
+        currency = saved.get("currency") or here.client.wallet.get().currency
+    return {"amount": amount, "currency": currency.strip().upper()}
+
+
+def ssh_key(text: str) -> str:
+    """Return a public key given as itself, or as the path of its file."""
+    path = Path(text).expanduser()
+    if text.startswith(("ssh-", "ecdsa-", "sk-")):
+        return text
+    try:
+        return path.read_text("utf-8").strip()
+    except (OSError, UnicodeDecodeError) as unreadable:
+        raise click.BadParameter(f"{text}: {unreadable}", param_hint="--ssh-key") from unreadable
+
+
+_TERM_OPTIONS = (
+    click.option("--for", "duration_s", type=Duration(), help="End after so long: 90s 30m 2h 7d PT2H."),
+    click.option("--term", "kind", help="on_demand (default), spot, or a reserved period: P1W P1M P1Y."),
+    click.option("--start-at", type=Instant(), help="Start then: an instant, or +2h."),
+    click.option("--end-at", type=Instant(), help="End then: an instant, or +2h."),
+    click.option("--renew", is_flag=True, default=None, help="Renew a reserved term when it is over."),
+)
+_CONSTRAINT_OPTIONS = (
+    click.option("--max-price", help="A hard bound per GPU-hour: 1.20 or '1.20 CNY'."),
+    click.option("--region", "regions", multiple=True, help="Only there (may be repeated)."),
+    click.option("--same", type=click.Choice(["zone", "fabric"]), help="Keep the machines of a gang together."),
+    click.option("--nvlink", type=click.Choice(["wanted", "required"])),
+    click.option("--whole-machine", is_flag=True, default=None),
+    click.option("--min-cuda"),
+    click.option("--min-driver"),
+    click.option("--min-cpu-cores", type=click.IntRange(min=1)),
+    click.option("--min-ram-gib", type=click.IntRange(min=1)),
+    click.option("--min-disk-gib", type=click.IntRange(min=1)),
+    click.option("--min-reliability"),
+    click.option("--exclude-host", "exclude_hosts", multiple=True),
+    click.option("--exclude-owner", "exclude_owners", multiple=True),
+)
+_LEASE_OPTIONS = (
+    click.option("--image", help="A catalogue slug such as pytorch_latest, or an image reference."),
+    click.option("--bare", is_flag=True, default=None, help="A machine without an image."),
+    *_TERM_OPTIONS,
+    *_CONSTRAINT_OPTIONS,
+    click.option("--name"),
+    click.option("-l", "--label", "labels", type=Pair(), multiple=True),
+    click.option("-e", "--env", type=Pair(), multiple=True),
+    click.option("--secret", "secrets", multiple=True, help="The name of a stored value."),
+    click.option("-p", "--port", "ports", type=click.IntRange(1, 65535), multiple=True),
+    click.option("--ssh-key", "ssh_keys", multiple=True, help="A public key, or the path of one."),
+    click.option("--on-interrupt", type=click.Choice(["restart_elsewhere", "wait_for_host", "end"])),
+    click.option("--on-exit", type=click.Choice(["end", "restart"])),
+    click.option("--notice", "notice_s", type=Duration(), help="0s, 120s or 600s."),
+    click.option("--no-queue", is_flag=True, help="Refuse it if it cannot be had at once."),
+    click.option("--quote", help="Redeem this quote."),
+)
+
+
+def _options[F: Callable[..., Any]](options: Sequence[Callable[[F], F]]) -> Callable[[F], F]:
+    def decorate(function: F) -> F:
+        for option in reversed(options):
+            function = option(function)
+        return function
+
+    return decorate
+
+
+def term_options[F: Callable[..., Any]](function: F) -> F:
+    return _options(_TERM_OPTIONS)(function)
+
+
+def constraint_options[F: Callable[..., Any]](function: F) -> F:
+    return _options(_CONSTRAINT_OPTIONS)(function)
+
+
+def lease_options[F: Callable[..., Any]](function: F) -> F:
+    return _options(_LEASE_OPTIONS)(function)
+
+
+def term(given: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return the term of the options, None if none was given: then the server's default holds."""
+    kind = given["kind"]
+    names = ("duration_s", "start_at", "end_at", "renew")
+    rest = {name: given[name] for name in names if given[name] is not None}
+    if kind is None and not rest:
+        return None
+    if kind is not None and kind.upper().startswith("P"):
+        return {"kind": "reserved", "period": kind.upper(), **rest}
+    return {"kind": kind or "on_demand", **rest}
+
+
+def constraints(given: Mapping[str, Any]) -> dict[str, Any] | None:
+    found: dict[str, Any] = {}
+    for name in (
+        *("regions", "same", "nvlink", "whole_machine", "min_cuda", "min_driver", "min_cpu_cores", "min_ram_gib"),
+        *("min_disk_gib", "min_reliability", "exclude_hosts", "exclude_owners"),
+    ):
+        if given[name] not in (None, ()):
+            found[name] = list(given[name]) if isinstance(given[name], tuple) else given[name]
+    if given["max_price"] is not None:
+        found["max_price"] = max_price(given["max_price"])
+    return found or None
+
+
+def lease_fields(request: str | None, command: Sequence[str], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the body of a lease from the options; what was not given is left to the server."""
+    fields: dict[str, Any] = {
+        "request": request,
+        "image": given["image"],
+        "bare": given["bare"],
+        "term": term(given),
+        "constraints": constraints(given),
+        "name": given["name"],
+        "labels": dict(given["labels"]) or None,
+        "env": dict(given["env"]) or None,
+        "secrets": list(given["secrets"]) or None,
+        "ports": list(given["ports"]) or None,
+        "ssh_keys": [ssh_key(text) for text in given["ssh_keys"]] or None,
+        "on_interrupt": given["on_interrupt"],
+        "on_exit": given["on_exit"],
+        "notice_s": given["notice_s"],
+        "if_no_capacity": "refuse" if given["no_queue"] else None,
+        "quote": given["quote"],
+        "command": list(command) or None,
+    }
+    return {name: value for name, value in fields.items() if value is not None}

@@ -1,0 +1,150 @@
+"""gpuyard offers, quote, images, models, regions, market."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from decimal import Decimal
+from typing import Any
+
+import click
+
+from gpuyard.cli import inputs, values, views
+from gpuyard.cli.session import Family, Verb, Write, listing_options, session
+from gpuyard.objects import Offer
+
+
+@click.command(cls=Verb)
+@click.argument("request", required=False)
+@click.option("--term", help="on_demand (default), spot, P1M, ...")
+@click.option("--region")
+@click.option("--sort")
+@click.option("--group-by", multiple=True, type=click.Choice(["model", "region"]))
+@click.option("--max-price", help="Leave out what costs more per GPU-hour: 1.20")
+@listing_options
+def offers(
+    request: str | None,
+    term: str | None,
+    region: str | None,
+    sort: str | None,
+    group_by: tuple[str, ...],
+    max_price: str | None,
+    limit: int | None,
+) -> None:
+    """Show what can be leased now, e.g. gpuyard offers "any:24G+ x2" --max-price 1.20"""
+    here = session()
+    bound = Decimal(inputs.max_price(max_price)["amount"]) if max_price is not None else None
+    found = here.client.offers.list(request=request, term=term, region=region, group_by=group_by or None, sort=sort)
+    here.show_list((offer for offer in found if _within(offer, bound)), views.OFFERS, limit=limit)
+
+
+def _within(offer: Offer, bound: Decimal | None) -> bool:
+    row = offer.to_dict()
+    if bound is None:
+        return True
+    if isinstance(row.get("price"), dict):
+        return Decimal(row["price"]["amount"]) <= bound
+    return "price_micros_per_hour" in row and Decimal(row["price_micros_per_hour"]) / 1_000_000 <= bound
+
+
+@click.group(cls=Family, default="create")
+def quote() -> None:
+    """Hold devices at a fixed price for a short time: gpuyard quote "A100_80G x4" --ttl 5m"""
+
+
+@quote.command(cls=Write)
+@click.argument("request")
+@click.option("--image")
+@click.option("--ttl", "ttl_s", type=inputs.Duration(), help="At most 15m; 2m if not given.")
+@inputs.term_options
+@inputs.constraint_options
+def create(request: str, image: str | None, ttl_s: int | None, **given: Any) -> None:
+    """Make a quote; `gpuyard lease create --quote ID` redeems it."""
+    here = session()
+    made = here.client.quotes.create(
+        request=request,
+        image=image,
+        ttl_s=ttl_s,
+        term=inputs.term(given),
+        constraints=inputs.constraints(given),
+    )
+    here.show(made, _quote)
+
+
+def _quote(row: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    yield "quote", f"{row.get('id')}{values.badge(row)}"
+    yield "request", values.plain(row.get("request"))
+    yield "price", values.price(row)
+    yield "expires", f"{values.ago(row.get('expires_at'))} ({row.get('expires_at')})"
+    for name, value in row.items():
+        if name not in ("id", "request", "price", "expires_at", "version", "simulated", "created_at"):
+            yield name.replace("_", " "), values.readable(name, value, row)
+
+
+@quote.command("list")
+@listing_options
+def list_quotes(limit: int | None) -> None:
+    """List quotes."""
+    here = session()
+    here.show_list(here.client.quotes.list(), views.QUOTES, limit=limit)
+
+
+@quote.command()
+@click.argument("quote_id")
+def get(quote_id: str) -> None:
+    """Show a quote."""
+    here = session()
+    here.show(here.client.quotes.get(quote_id), _quote)
+
+
+@quote.command(cls=Write)
+@click.argument("quote_id")
+def delete(quote_id: str) -> None:
+    """Give a quote's devices back."""
+    here = session()
+    here.client.quotes.delete(quote_id)
+    here.say(f"{quote_id} is given back.")
+
+
+@click.command(cls=Verb)
+@listing_options
+def images(limit: int | None) -> None:
+    """List the images that can be started by name."""
+    here = session()
+    here.show_list(here.client.images.list(), views.IMAGES, limit=limit)
+
+
+@click.command(cls=Verb)
+@listing_options
+def models(limit: int | None) -> None:
+    """List the GPU models of the catalogue."""
+    here = session()
+    here.show_list(here.client.gpu_models.list(), views.GPU_MODELS, limit=limit)
+
+
+@click.command(cls=Verb)
+@listing_options
+def regions(limit: int | None) -> None:
+    """List regions."""
+    here = session()
+    here.show_list(here.client.regions.list(), views.REGIONS, limit=limit)
+
+
+@click.group(cls=Family, default="prices")
+def market() -> None:
+    """Show published prices (no key is needed)."""
+
+
+@market.command()
+@listing_options
+def prices(limit: int | None) -> None:
+    """Show today's prices."""
+    here = session()
+    here.show_list(here.client.market.prices(), views.PRICES, limit=limit)
+
+
+@market.command()
+@listing_options
+def history(limit: int | None) -> None:
+    """Show how prices changed."""
+    here = session()
+    here.show_list(here.client.market.history(), views.PRICES, limit=limit)

@@ -1,0 +1,204 @@
+"""How each kind of object looks: the columns of its lists, and its details."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from gpuyard.cli.tables import Column
+from gpuyard.cli.values import END_REASONS, Row, ago, badge, eta, gib, member, money, plain, price, readable
+from gpuyard.durations import show
+
+
+def _waiting(row: Row) -> str:
+    if row.get("end_reason"):
+        return END_REASONS.get(row["end_reason"], plain(row["end_reason"]))
+    waiting = row.get("why_waiting") or {}
+    place = f"place {row['queue_place']}: " if row.get("queue_place") else ""
+    return place + str(waiting.get("text") or "") if waiting else ""
+
+
+def _cost(row: Row) -> str:
+    cost = row.get("cost") or {}
+    return money(cost.get("charged")) + (" running" if cost.get("running") else "")
+
+
+def _where(row: Row) -> str:
+    members = row.get("members") or []
+    return " ".join(dict.fromkeys(str(m.get("host") or m.get("region") or "") for m in members if isinstance(m, dict)))
+
+
+LEASES = (
+    Column("ID", member("id")),
+    Column("STATE", member("state")),
+    Column("REQUEST", lambda row: plain(row.get("request")) + badge(row)),
+    Column("SINCE", lambda row: ago(row.get("state_since") or row.get("created_at")), rank=1),
+    Column("COST", _cost, rank=2, right=True),
+    Column("IMAGE", member("image"), rank=3, flexible=True),
+    Column("WHY", _waiting, rank=4, flexible=True),
+    Column("NAME", member("name"), rank=5, flexible=True),
+    Column("PRICE", price, rank=6, wide=True, right=True),
+    Column("WHERE", _where, rank=7, wide=True, flexible=True),
+)
+EVENTS = (
+    Column("SEQ", member("seq"), right=True),
+    Column("AT", member("at")),
+    Column("FROM", member("from_state"), rank=2),
+    Column("TO", member("to_state")),
+    Column("REASON", member("reason")),
+    Column("DETAIL", member("detail"), rank=1, flexible=True),
+)
+CHARGES = (
+    Column("MEMBER", member("member"), right=True),
+    Column("USE", member("use")),
+    Column("FROM", member("from"), rank=1),
+    Column("TO", lambda row: plain(row.get("to")) or "running", rank=1),
+    Column("SECONDS", member("seconds"), right=True),
+    Column("PRICE", price, right=True),
+    Column("CHARGED", lambda row: money(row.get("charged")), right=True),
+)
+OFFERS = (
+    Column("REQUEST", lambda row: plain(row.get("request") or row.get("gpu_model") or row.get("model")) + badge(row)),
+    Column("PRICE", price, right=True),
+    Column("FREE", lambda row: plain(row.get("available", row.get("count"))), rank=1, right=True),
+    Column("REGION", member("region"), rank=2),
+    Column("TIER", member("tier"), rank=3),
+    Column("MEMORY", gib, rank=4, right=True),
+    Column("IN ONE", member("most_in_one_machine"), rank=5, right=True),
+    Column("VENDOR", member("vendor"), rank=6, wide=True),
+)
+QUOTES = (
+    Column("ID", member("id")),
+    Column("REQUEST", lambda row: plain(row.get("request")) + badge(row)),
+    Column("PRICE", price, right=True),
+    Column("EXPIRES", lambda row: ago(row.get("expires_at")), rank=1),
+    Column("STATE", member("state"), rank=2),
+)
+IMAGES = (
+    Column("SLUG", lambda row: plain(row.get("slug") or row.get("id"))),
+    Column("NAME", member("name"), rank=2, flexible=True),
+    Column("REFERENCE", member("reference"), rank=1, flexible=True),
+    Column("CUDA", lambda row: plain(row.get("min_cuda")), rank=3),
+)
+GPU_MODELS = (
+    Column("SLUG", lambda row: plain(row.get("slug")) + badge(row)),
+    Column("VENDOR", member("vendor"), rank=1),
+    Column("MEMORY", gib, right=True),
+    Column("NAME", member("name"), rank=2, flexible=True),
+    Column("ALIASES", member("aliases"), rank=3, flexible=True),
+    Column(
+        "SLICES", lambda row: plain((row.get("mig_profiles") or []) + (row.get("fractions") or [])), wide=True, rank=4
+    ),
+)
+REGIONS = (
+    Column("SLUG", lambda row: plain(row.get("slug")) + badge(row)),
+    Column("NAME", member("name"), rank=1, flexible=True),
+    Column("CURRENCY", member("currency")),
+    Column("ZONES", member("zones"), rank=2, flexible=True),
+)
+HOSTS = (
+    Column("ID", member("id")),
+    Column("NAME", lambda row: plain(row.get("name")) + badge(row), flexible=True),
+    Column("STATE", lambda row: plain(row.get("state") or row.get("status"))),
+    Column("GPUS", lambda row: plain(row.get("gpus", row.get("devices"))), rank=1, flexible=True),
+    Column("REGION", member("region"), rank=2),
+    Column("TIER", member("tier"), rank=3),
+    Column("SEEN", lambda row: ago(row.get("last_seen_at")), rank=4),
+    Column("ACCESS", member("access_class"), rank=5, wide=True),
+)
+KEYS = (
+    Column("ID", member("id")),
+    Column("NAME", member("name"), flexible=True),
+    Column("PREFIX", lambda row: plain(row.get("prefix") or row.get("public")), rank=2),
+    Column("SCOPES", lambda row: " ".join(row.get("scopes") or []), rank=3, flexible=True),
+    Column("LAST USED", lambda row: ago(row.get("last_used_at")), rank=4),
+    Column("EXPIRES", lambda row: ago(row.get("expires_at")), rank=1),
+)
+MEMBERS = (
+    Column("ID", member("id")),
+    Column("WHO", lambda row: plain(row.get("email") or row.get("name") or row.get("user")), flexible=True),
+    Column("ROLE", member("role")),
+    Column("SINCE", lambda row: ago(row.get("created_at")), rank=1),
+)
+ENTRIES = (
+    Column("AT", member("at")),
+    Column("WHAT", lambda row: plain(row.get("kind") or row.get("detail") or row.get("reason")), flexible=True),
+    Column("REFERENCE", member("reference"), rank=1, flexible=True),
+    Column("AMOUNT", lambda row: money(row.get("amount")), right=True),
+)
+INVOICES = (
+    Column("ID", member("id")),
+    Column("NUMBER", member("number"), rank=1),
+    Column("PERIOD", member("period"), rank=2),
+    Column("TOTAL", lambda row: money(row.get("total")), right=True),
+    Column("ISSUED", lambda row: plain(row.get("issued_at")), rank=3),
+)
+PRICES = (
+    Column("MODEL", lambda row: plain(row.get("gpu_model") or row.get("model") or row.get("sku")) + badge(row)),
+    Column("REGION", member("region")),
+    Column("TERM", member("term"), rank=2),
+    Column("PRICE", price, right=True),
+    Column("TIER", member("tier"), rank=3),
+    Column("AT", lambda row: plain(row.get("starts_at") or row.get("at")), rank=1),
+)
+WEBHOOKS = (
+    Column("ID", member("id")),
+    Column("URL", member("url"), flexible=True),
+    Column("EVENTS", lambda row: " ".join(row.get("events") or []), rank=1, flexible=True),
+    Column("STATE", lambda row: plain(row.get("state")), rank=2),
+)
+LEASE_MEMBERS = (
+    Column("RANK", member("rank"), right=True),
+    Column("HOST", member("host")),
+    Column("STATE", member("state")),
+    Column("GPUS", lambda row: plain(len(row["gpus"]) if isinstance(row.get("gpus"), list) else row.get("gpus"))),
+    Column("REGION", member("region"), rank=2),
+    Column("DETAIL", member("detail"), rank=1, flexible=True),
+)
+
+
+def lease(row: Row) -> Iterator[tuple[str, str]]:
+    yield "lease", f"{row.get('id')}{badge(row)}"
+    yield "state", f"{plain(row.get('state'))} since {ago(row.get('state_since') or row.get('created_at'))}"
+    yield "request", plain(row.get("request"))
+    yield "image", plain(row.get("image"))
+    yield "term", _term(row.get("term"))
+    yield "name", plain(row.get("name"))
+    yield "labels", plain(row.get("labels"))
+    yield "waits", _waiting(row) if row.get("state") != "ended" else ""
+    yield "starts", eta(row)
+    yield "price", price(row)
+    cost = row.get("cost") or {}
+    used = f" for {cost['billable_seconds']} s" if cost.get("billable_seconds") is not None else ""
+    yield "cost", f"{_cost(row)}{used}" if cost else ""
+    yield "ended", END_REASONS.get(row.get("end_reason") or "", plain(row.get("end_reason")))
+    for part in row.get("members") or []:
+        gpus = part.get("gpus")
+        count = len(gpus) if isinstance(gpus, list) else gpus
+        where = " ".join(str(part[name]) for name in ("host", "region", "zone") if part.get(name))
+        state = ", ".join(str(part[name]) for name in ("state", "detail") if part.get(name))
+        yield f"member {part.get('rank')}", f"{state or 'unknown'}: {count} GPU on {where}"
+    yield "can", " ".join(row.get("actions") or [])
+
+
+def _term(term: Any) -> str:
+    if not isinstance(term, dict):
+        return plain(term)
+    parts = [str(term.get("kind")), str(term.get("period") or "")]
+    parts += [f"for {show(term['duration_s'])}"] if term.get("duration_s") else []
+    parts += [f"from {term['start_at']}"] if term.get("start_at") else []
+    parts += [f"until {term['end_at']}"] if term.get("end_at") else []
+    return " ".join(filter(None, parts))
+
+
+def anything(row: Row) -> Iterator[tuple[str, str]]:
+    """Details of an object that has no view of its own: its members in order, those without a value left out."""
+    for name, value in row.items():
+        if name not in ("version", "simulated"):
+            yield name.replace("_", " "), readable(name, value, row) + (badge(row) if name == "id" else "")
+
+
+def wallet(row: Row) -> Iterator[tuple[str, str]]:
+    for name in ("available", "balance", "held", "accrued"):
+        value = row.get(name)
+        micros = row.get(f"{name}_micros")
+        yield name, money(value) if value else readable(f"{name}_micros", micros, row) if micros is not None else ""
+    yield "lasts until", f"{row['exhausts_at']} ({ago(row['exhausts_at'])})" if row.get("exhausts_at") else ""
