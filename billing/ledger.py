@@ -13,12 +13,11 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from django.conf import settings
 from django.db import IntegrityError, connection, transaction
 from django.db.models import Sum
 
 from apikit.errors import DomainError
-from billing import currencies
+from billing import currencies, shards
 from billing.models import Account, AccountBalance, Journal, Transfer
 from billing.models.accounts import AccountKind
 
@@ -31,7 +30,6 @@ LIMITED = frozenset(
         AccountKind.PAYOUT_TRANSIT,
     }
 )
-SHARD_LOCK = 7_301  # the first key of the advisory lock that closes a shard of payers
 
 
 class PostingKeyReused(DomainError):
@@ -71,21 +69,15 @@ def account(*, kind: AccountKind, currency: str, at: datetime, owner: UUID | Non
 
 @transaction.atomic
 def _make_account(purpose: dict[str, Any], *, at: datetime) -> Account:
-    shard = shard_of(purpose["owner"])
+    shard = shards.of_owner(purpose["owner"])
     if purpose["kind"] == AccountKind.WALLET:
         # A wallet that appears while its shard is being closed would not be locked by the close.
-        with connection.cursor() as cursor:
-            cursor.execute("SELECT pg_advisory_xact_lock_shared(%s, %s)", [SHARD_LOCK, shard])
+        shards.lock_shared(shard)
     Account.objects.bulk_create([Account(**purpose, created_at=at)], ignore_conflicts=True)
     made = Account.objects.get(**purpose)
     if purpose["kind"] in LIMITED:
         AccountBalance.objects.bulk_create([AccountBalance(account=made, shard=shard)], ignore_conflicts=True)
     return made
-
-
-def shard_of(owner: UUID | None) -> int:
-    shards: int = getattr(settings, "BILLING_SHARDS", 1)
-    return owner.int % shards if owner else 0
 
 
 def lock(accounts: Iterable[int]) -> dict[int, AccountBalance]:
@@ -145,9 +137,15 @@ def _post_once(journal: Journal, legs: Sequence[Leg]) -> Journal:
     stored = Journal.objects.get(key=journal.key)
     if stored.transfers.exists() or (stored.request_hash != journal.request_hash):
         return _replayed(stored, journal.request_hash)
+    add(stored, legs)
+    return stored
+
+
+def add(journal: Journal, legs: Sequence[Leg]) -> None:
+    """Write the transfers of a journal that is being posted, and what they do to stored balances."""
     Transfer.objects.bulk_create(
         Transfer(
-            journal=stored,
+            journal=journal,
             debit=leg.debit,
             credit=leg.credit,
             amount_micros=leg.amount_micros,
@@ -156,7 +154,6 @@ def _post_once(journal: Journal, legs: Sequence[Leg]) -> Journal:
         for leg in legs
     )
     _add_to_balances(legs)
-    return stored
 
 
 def _replayed(stored: Journal, request_hash: str) -> Journal:

@@ -133,6 +133,51 @@ def seconds_left(*, available_micros: int, burn_micros_per_hour: int, accrued_nu
     return max(0, (available_micros * SECONDS_PER_HOUR - accrued_num) // burn_micros_per_hour)
 
 
+@dataclass(frozen=True)
+class Credit:
+    """Money that pays only for usage in [start_s, end_s); end_s None: without an end."""
+
+    start_s: int
+    end_s: int | None
+    micros: int
+
+    def usable_at(self, at_s: int) -> bool:
+        return self.start_s <= at_s and (self.end_s is None or at_s < self.end_s)
+
+
+def runs_dry_at_s(
+    *,
+    at_s: int,
+    accrued_num: int,
+    burn_micros_per_hour: int,
+    steps: Sequence[tuple[int, int]],
+    wallet_micros: int,
+    credits: Sequence[Credit],
+) -> int | None:
+    """Return the last whole second that is paid for, or None if it never ends as things are known.
+
+    steps: later changes of the burn as (second, difference); credits: in the order in which they are drawn.
+    """
+    wallet, owed, burn = wallet_micros * SECONDS_PER_HOUR, accrued_num, burn_micros_per_hour
+    left = [credit.micros * SECONDS_PER_HOUR for credit in credits]
+    edges = {edge for credit in credits for edge in (credit.start_s, credit.end_s) if edge is not None}
+    for point in [*sorted(p for p in edges | {step for step, _ in steps} if p > at_s), None]:
+        usable = [i for i, credit in enumerate(credits) if credit.usable_at(at_s)]
+        funds = wallet + sum(left[i] for i in usable)
+        if owed > funds:
+            return at_s
+        lasts_s = (funds - owed) // burn if burn else None
+        if point is None or (lasts_s is not None and at_s + lasts_s < point):
+            return None if lasts_s is None else at_s + lasts_s
+        owed += burn * (point - at_s)
+        for i in usable:
+            drawn = max(0, min(left[i], owed))
+            left[i], owed = left[i] - drawn, owed - drawn
+        wallet, owed, at_s = wallet - owed, 0, point
+        burn += sum(delta for step, delta in steps if step == point)
+    return None
+
+
 def exchange(amount_micros: int, *, rate: str) -> int:
     """Return the amount in the other currency at a decimal rate such as "7.1234", floored to the micro-unit."""
     whole, _, decimals = rate.partition(".")
@@ -159,6 +204,11 @@ def show(amount_micros: int, *, digits: int = 2) -> str:
     """Return a decimal text with at least `digits` decimals and as many as it takes to be exact."""
     sign, (whole, rest) = ("-" if amount_micros < 0 else ""), divmod(abs(amount_micros), 1_000_000)
     return f"{sign}{whole}.{f'{rest:06d}'.rstrip('0').ljust(digits, '0')}"
+
+
+def money(amount_micros: int, currency: str) -> dict[str, str]:
+    """Return an amount as the API spells it."""
+    return {"amount": show(amount_micros, digits=6), "currency": currency}
 
 
 def boundary(anchor: date, *, k: int, months: int = 1) -> date:

@@ -48,6 +48,19 @@ class Migration(migrations.Migration):
             ],
         ),
         migrations.CreateModel(
+            name='Grant',
+            fields=[
+                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
+                ('priority', models.SmallIntegerField(default=100)),
+                ('promotional', models.BooleanField(default=True)),
+                ('amount_micros', models.BigIntegerField()),
+                ('effective_at', models.DateTimeField()),
+                ('expires_at', models.DateTimeField(blank=True, null=True)),
+                ('reason', models.CharField(blank=True, default='', max_length=200)),
+                ('created_at', models.DateTimeField()),
+            ],
+        ),
+        migrations.CreateModel(
             name='Hold',
             fields=[
                 ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
@@ -91,6 +104,7 @@ class Migration(migrations.Migration):
                 ('simulated', models.BooleanField(default=False)),
                 ('void_num', models.BigIntegerField(default=0)),
                 ('minimum_num', models.BigIntegerField(default=0)),
+                ('waived', models.BooleanField(default=False, help_text='Free: the supplying side ended it within its first seconds.')),
                 ('settled_at', models.DateTimeField(blank=True, null=True)),
                 ('ended_by', models.CharField(blank=True, default='', max_length=20)),
                 ('posted_micros', models.BigIntegerField(default=0)),
@@ -204,6 +218,11 @@ class Migration(migrations.Migration):
         migrations.AddConstraint(
             model_name='billingrun',
             constraint=django.contrib.postgres.constraints.ExclusionConstraint(expressions=[('shard', '='), ('during', '&&')], name='runs_of_a_shard_do_not_overlap'),
+        ),
+        migrations.AddField(
+            model_name='grant',
+            name='account',
+            field=models.OneToOneField(on_delete=django.db.models.deletion.PROTECT, related_name='grant', to='billing.account'),
         ),
         migrations.CreateModel(
             name='HoldSettlement',
@@ -328,6 +347,14 @@ class Migration(migrations.Migration):
         migrations.AddConstraint(
             model_name='accountbalance',
             constraint=models.CheckConstraint(condition=models.Q(('held_micros__gte', 0)), name='held_is_never_negative'),
+        ),
+        migrations.AddConstraint(
+            model_name='grant',
+            constraint=models.CheckConstraint(condition=models.Q(('amount_micros__gt', 0)), name='grant_gives_something'),
+        ),
+        migrations.AddConstraint(
+            model_name='grant',
+            constraint=models.CheckConstraint(condition=models.Q(('expires_at__isnull', True), ('expires_at__gt', models.F('effective_at')), _connector='OR'), name='grant_has_a_window'),
         ),
         migrations.AddConstraint(
             model_name='holdsettlement',

@@ -1,6 +1,7 @@
 """The books: accounts and transfers, meters and segments, prices."""
 
 from billing.models.accounts import Account, AccountBalance, Hold, HoldPart, HoldSettlement, Journal, Transfer
+from billing.models.grants import Grant
 from billing.models.meters import Adjustment, BillingRun, Meter, MeterFact, Segment, Void
 from billing.models.prices import PriceSeries, PriceVersion
 
@@ -9,6 +10,7 @@ __all__ = [
     "AccountBalance",
     "Adjustment",
     "BillingRun",
+    "Grant",
     "Hold",
     "HoldPart",
     "HoldSettlement",

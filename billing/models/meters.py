@@ -46,6 +46,7 @@ class Meter(models.Model):
     # Exact numerators: taken off for voids, and put on for a minimum charge.
     void_num = models.BigIntegerField(default=0)
     minimum_num = models.BigIntegerField(default=0)
+    waived = models.BooleanField(default=False, help_text="Free: the supplying side ended it within its first seconds.")
     # Set when the use is over and all of it is posted; from then on the close passes the meter by.
     settled_at = models.DateTimeField(null=True, blank=True)
     ended_by = models.CharField(max_length=20, blank=True, default="")

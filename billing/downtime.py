@@ -1,0 +1,89 @@
+"""Seconds that were not usable after all: taken back once, with commission and earnings."""
+
+from datetime import datetime
+
+from django.db import transaction
+
+from apikit.errors import DomainError
+from billing import charging, exhaustion, ledger, segments, shards
+from billing.models import Meter, Void
+from billing.models.meters import Use
+
+
+class AlreadyRefunded(DomainError):
+    slug = "seconds-already-refunded"
+    title = "Some of these seconds have been taken back before"
+
+
+@transaction.atomic
+def void(*, reference: str, member: int, start: datetime, end: datetime, reason: str, at: datetime) -> int:
+    """Take [start, end) of a member back; return the micro-units refunded now (the rest is never charged).
+
+    The same range again changes nothing and returns 0; a range that overlaps another raises AlreadyRefunded, and one
+    that is empty, reversed or not over yet ValueError.
+    """
+    start_s, end_s = int(start.timestamp()), int(end.timestamp())
+    if not start_s < end_s <= int(at.timestamp()):
+        raise ValueError("only seconds that are over can be taken back")
+    meters = Meter.objects.filter(reference=reference, member=member, use=Use.ACTIVE)
+    ledger.lock(meters.values_list("payer", flat=True))
+    refunded = 0
+    for reading in segments.read(meters.select_related("payer", "payee")).values():
+        refunded += _void(reading, start_s=start_s, end_s=end_s, reason=reason, at=at)
+    exhaustion.refresh(accounts={meter.payer_id for meter in meters}, at=at)
+    return refunded
+
+
+def _void(reading: segments.Reading, *, start_s: int, end_s: int, reason: str, at: datetime) -> int:
+    if not any(segments.overlap_s(s, start_s, end_s) for s in reading.segments):
+        return 0
+    there = [v for v in reading.voids if v.start_s < end_s and start_s < v.end_s]
+    if any((v.start_s, v.end_s) != (start_s, end_s) for v in there):
+        raise AlreadyRefunded(f"Some of these seconds of {reading.meter.reference} have been taken back before.")
+    if there:
+        return 0
+    void = Void.objects.create(meter=reading.meter, start_s=start_s, end_s=end_s, reason=reason, at=at)
+    reading.voids.append(void)
+    if reading.meter.settled_at or end_s <= shards.closed_to_s(reading.meter.shard):
+        return post(reading, void, at=at)
+    return 0
+
+
+def post(reading: segments.Reading, void: Void, *, at: datetime) -> int:
+    """Count a void and post the difference of the two charges; return what was refunded. The wallet is locked."""
+    closed_to_s = shards.closed_to_s(reading.meter.shard)
+    posted = reading.posted(closed_to_s)
+    _apply(reading, [void])
+    delta = reading.posted_anew(closed_to_s) - posted
+    usage = [charging.Usage(void.start_s, void.end_s, delta)]
+    charging.post(reading.meter, posted_micros=posted, usage=usage, cause="downtime", at=at)
+    if reading.meter.settled_at:
+        Meter.objects.filter(pk=reading.meter.pk).update(posted_micros=posted + delta)
+    return -delta
+
+
+def apply_all(reading: segments.Reading) -> None:
+    """Count every void of a meter that is being settled; what is posted with it contains them."""
+    _apply(reading, [void for void in reading.voids if not void.applied])
+
+
+@transaction.atomic
+def post_covered(*, shard: int, at: datetime) -> int:
+    """Post the voids that the last close has covered; return how many."""
+    waiting = Void.objects.filter(
+        applied=False, end_s__lte=shards.closed_to_s(shard), meter__shard=shard, meter__settled_at=None
+    )
+    for void in waiting.order_by("meter__payer", "meter", "start_s").select_related("meter"):
+        meters = Meter.objects.filter(pk=void.meter_id)
+        ledger.lock([void.meter.payer_id])
+        reading = segments.read(meters.select_related("payer", "payee"))[void.meter_id]
+        post(reading, next(v for v in reading.voids if v.pk == void.pk), at=at)
+        exhaustion.refresh(accounts=[void.meter.payer_id], at=at)
+    return waiting.count()
+
+
+def _apply(reading: segments.Reading, voids: list[Void]) -> None:
+    for void in voids:
+        void.applied = True
+    Void.objects.filter(pk__in=[void.pk for void in voids]).update(applied=True)
+    segments.store_void_num(reading)

@@ -1,0 +1,132 @@
+"""When a wallet runs dry: computed to the second in the transaction of every change, in one indexed column.
+
+`refresh` is called, with the wallet's row locked, by whatever starts, stops, moves, tops up or holds. A close moves
+the stored figures by what it posts and never brings the instant nearer.
+"""
+
+from collections.abc import Collection
+from datetime import UTC, datetime
+from uuid import UUID
+
+from django.db import connection, transaction
+
+from billing import grants, ledger, pricing
+from billing.models import AccountBalance, Meter
+from billing.models.accounts import AccountKind
+
+# Beyond this an instant is no warning to anybody, and PostgreSQL's clock ends some day.
+HORIZON_S = 100 * 366 * 86_400
+
+# One pass over what runs. What is exact and not posted = numerator now - 3600 x charge at the last close, per meter.
+REFRESH = """
+WITH closed AS (
+    SELECT shard, extract(epoch FROM max(upper(during)))::bigint AS to_s FROM billing_billingrun GROUP BY shard
+), running AS (
+    SELECT m.payer_id,
+        sum(CASE WHEN s.start_s <= %(at_s)s AND (s.end_s IS NULL OR s.end_s > %(at_s)s)
+            THEN s.rate_micros_per_hour ELSE 0 END) AS burn,
+        sum(s.rate_micros_per_hour * greatest(0, least(s.end_s, %(at_s)s) - s.start_s))::bigint - m.void_num AS num,
+        greatest(0, sum(s.rate_micros_per_hour * greatest(0, least(s.end_s, coalesce(c.to_s, 0)) - s.start_s))::bigint
+            - m.void_num) AS closed_num,
+        min(CASE WHEN s.start_s > %(at_s)s THEN s.start_s WHEN s.end_s > %(at_s)s THEN s.end_s END) AS next_s
+    FROM billing_segment s JOIN billing_meter m ON m.id = s.meter_id LEFT JOIN closed c ON c.shard = m.shard
+    WHERE NOT s.settled AND (%(payers)s::bigint[] IS NULL OR m.payer_id = ANY(%(payers)s))
+    GROUP BY m.id, c.to_s
+), payer AS (
+    SELECT payer_id, sum(burn)::bigint AS burn, min(next_s) AS next_s,
+        sum(num - closed_num / 3600 * 3600)::bigint AS accrued_num
+    FROM running GROUP BY payer_id
+), due AS (
+    SELECT b.account_id, coalesce(p.burn, 0) AS burn, coalesce(p.accrued_num, 0) AS accrued_num, p.next_s,
+        div((b.balance_micros - b.held_micros - b.floor_micros)::numeric * 3600 - p.accrued_num, nullif(p.burn, 0)) AS n
+    FROM billing_accountbalance b JOIN billing_account a ON a.id = b.account_id LEFT JOIN payer p ON p.payer_id = a.id
+    WHERE a.kind = 'wallet' AND (%(payers)s::bigint[] IS NULL OR a.id = ANY(%(payers)s))
+)
+UPDATE billing_accountbalance b
+SET burn_micros_per_hour = due.burn, accrued_num = due.accrued_num, as_of = to_timestamp(%(at_s)s),
+    exhaust_at = CASE WHEN due.n <= %(horizon_s)s THEN to_timestamp(%(at_s)s + greatest(0, due.n)) END,
+    refresh_at = to_timestamp(due.next_s)
+FROM due WHERE due.account_id = b.account_id
+RETURNING b.account_id, due.next_s
+"""
+# What is known ahead: each later change of a wallet's burn.
+STEPS = """
+SELECT step_s, sum(delta)::bigint FROM (
+    SELECT s.start_s AS step_s, s.rate_micros_per_hour AS delta FROM billing_segment s JOIN billing_meter m
+        ON m.id = s.meter_id WHERE m.payer_id = %(payer)s AND NOT s.settled AND s.start_s > %(at_s)s
+    UNION ALL
+    SELECT s.end_s, -s.rate_micros_per_hour FROM billing_segment s JOIN billing_meter m
+        ON m.id = s.meter_id WHERE m.payer_id = %(payer)s AND NOT s.settled AND s.end_s > %(at_s)s
+) AS steps GROUP BY step_s ORDER BY step_s
+"""
+
+
+def refresh(*, accounts: Collection[int], at: datetime) -> None:
+    """Compute burn, accrual and the instant of exhaustion of these wallets as of `at`. The caller holds their rows."""
+    if accounts:
+        _refresh(sorted(accounts), at_s=int(at.timestamp()))
+
+
+@transaction.atomic
+def refresh_all(*, at: datetime) -> int:
+    """Compute every wallet's instant from nothing; return how many there are."""
+    ledger.lock(AccountBalance.objects.filter(account__kind=AccountKind.WALLET).values_list("pk", flat=True))
+    return _refresh(None, at_s=int(at.timestamp()))
+
+
+def due(*, at: datetime) -> list[UUID]:
+    """Return the payers whose money is out at `at` while something runs, those waiting longest first.
+
+    It answers the same until they have been stopped or have paid: the caller's loop is level-triggered.
+    """
+    refresh_passed(at=at)
+    rows = AccountBalance.objects.filter(exhaust_at__lte=at, account__kind=AccountKind.WALLET)
+    return [owner for owner in rows.order_by("exhaust_at").values_list("account__owner", flat=True) if owner]
+
+
+def due_references(*, at: datetime) -> list[str]:
+    """Return the references that burn the money of wallets that are exhausted at `at`: what has to stop now."""
+    refresh_passed(at=at)
+    dry = AccountBalance.objects.filter(exhaust_at__lte=at, account__kind=AccountKind.WALLET).values("account")
+    running = Meter.objects.filter(
+        payer__in=dry, settled_at=None, segments__end_s=None, segments__rate_micros_per_hour__gt=0
+    )
+    return list(running.order_by("reference").values_list("reference", flat=True).distinct())
+
+
+@transaction.atomic
+def refresh_passed(*, at: datetime) -> None:
+    """Compute again the wallets for which something known ahead (a price, the edge of a grant) has come."""
+    passed = AccountBalance.objects.filter(refresh_at__lte=at).values_list("pk", flat=True)
+    refresh(accounts=list(ledger.lock(passed)), at=at)
+
+
+def _refresh(accounts: list[int] | None, *, at_s: int) -> int:
+    with connection.cursor() as cursor:
+        cursor.execute(REFRESH, {"at_s": at_s, "payers": accounts, "horizon_s": HORIZON_S})
+        ahead = dict(cursor.fetchall())
+    credits = grants.credits_of(accounts)
+    for account_id in sorted(account_id for account_id, next_s in ahead.items() if next_s or account_id in credits):
+        _walk(account_id, credits=credits.get(account_id, []), at_s=at_s)
+    return len(ahead)
+
+
+def _walk(account_id: int, *, credits: list[pricing.Credit], at_s: int) -> None:
+    """Compute one wallet piece by piece: the burn changes at a known second, or credit begins or ends."""
+    row = AccountBalance.objects.get(pk=account_id)
+    with connection.cursor() as cursor:
+        cursor.execute(STEPS, {"payer": account_id, "at_s": at_s})
+        steps = cursor.fetchall()
+    dry_s = pricing.runs_dry_at_s(
+        at_s=at_s,
+        accrued_num=row.accrued_num,
+        burn_micros_per_hour=row.burn_micros_per_hour,
+        steps=steps,
+        wallet_micros=row.balance_micros - row.held_micros - row.floor_micros,
+        credits=credits,
+    )
+    edges = [edge for c in credits for edge in (c.start_s, c.end_s) if edge is not None and edge > at_s]
+    next_s = min([step for step, _ in steps] + edges, default=None)
+    row.exhaust_at = None if dry_s is None or dry_s > at_s + HORIZON_S else datetime.fromtimestamp(dry_s, UTC)
+    row.refresh_at = None if next_s is None else datetime.fromtimestamp(next_s, UTC)
+    row.save(update_fields=["exhaust_at", "refresh_at"])

@@ -1,0 +1,128 @@
+-- The invariants of the books (BILLING.md section 10). Each query returns (row, detail) for every row that breaks one.
+-- A line `-- invariant: NAME` begins a query, `-- part: NAME` something that queries take in as /*NAME*/.
+
+-- part: METERS
+-- Charges as the pure function of segments, voids and minimum: of a settled meter for good, else up to the last close.
+WITH closed AS (
+    SELECT shard, extract(epoch FROM max(upper(during)))::bigint AS to_s FROM billing_billingrun GROUP BY shard
+), used AS (
+    SELECT m.id, m.payer_id, m.payee_id, m.commission_bp AS bp, m.tax_on_commission_bp AS tax_bp, m.settled_at,
+        m.posted_micros, m.waived,
+        coalesce(sum(s.rate_micros_per_hour * greatest(0, CASE WHEN m.settled_at IS NULL
+            THEN least(s.end_s, coalesce(c.to_s, 0)) ELSE s.end_s END - s.start_s)), 0) - m.void_num + m.minimum_num AS num
+    FROM billing_meter m LEFT JOIN billing_segment s ON s.meter_id = m.id LEFT JOIN closed c ON c.shard = m.shard
+    GROUP BY m.id, c.to_s
+), charged AS (
+    SELECT *, CASE WHEN waived THEN 0 ELSE div(greatest(0, num), 3600) END AS micros FROM used
+), shared AS (
+    SELECT *, div(micros * bp, 10000) AS fee, div(div(micros * bp, 10000) * tax_bp, 10000) AS tax FROM charged
+)
+
+-- part: MOVED
+SELECT a.id, a.owner, a.currency, a.kind,
+    coalesce((SELECT sum(t.amount_micros) FROM billing_transfer t WHERE t.credit_id = a.id), 0)
+    - coalesce((SELECT sum(t.amount_micros) FROM billing_transfer t WHERE t.debit_id = a.id), 0) AS total
+FROM billing_account a
+
+-- invariant: I1 a transfer is in one currency
+SELECT t.id, concat(t.currency, ' between ', d.currency, ' and ', c.currency) FROM billing_transfer t
+JOIN billing_account d ON d.id = t.debit_id JOIN billing_account c ON c.id = t.credit_id
+WHERE t.currency <> d.currency OR t.currency <> c.currency OR t.amount_micros <= 0
+
+-- invariant: I2 a stored balance is the sum of its transfers
+SELECT m.id, concat('stored ', b.balance_micros, ', true ', m.total, ', drift ', m.total - b.balance_micros)
+FROM (/*MOVED*/) m JOIN billing_accountbalance b ON b.account_id = m.id WHERE b.balance_micros <> m.total
+
+-- invariant: I3 what is held is the sum of open holds
+SELECT b.account_id, concat('held ', b.held_micros, ', open holds ', coalesce(h.open, 0))
+FROM billing_accountbalance b LEFT JOIN (
+    SELECT p.account_id, sum(p.amount_micros) AS open FROM billing_holdpart p
+    WHERE NOT EXISTS (SELECT FROM billing_holdsettlement s WHERE s.hold_id = p.hold_id) GROUP BY p.account_id
+) h USING (account_id) WHERE b.held_micros <> coalesce(h.open, 0)
+
+-- invariant: I4 a balance covers its floor and what is held
+SELECT account_id, concat(balance_micros, ' - ', held_micros, ' < ', floor_micros) FROM billing_accountbalance
+WHERE balance_micros - held_micros < floor_micros
+
+-- invariant: I5 clearing is empty
+SELECT id, concat(total, ' ', currency) FROM (/*MOVED*/) m WHERE kind = 'usage_clearing' AND total <> 0
+
+-- invariant: I6 what a payer was charged follows from the segments
+/*METERS*/, expected AS (SELECT payer_id, sum(micros) AS micros FROM shared GROUP BY payer_id),
+actual AS (
+    SELECT w.id AS payer_id, sum(CASE WHEN t.credit_id = k.id THEN t.amount_micros ELSE -t.amount_micros END) AS micros
+    FROM billing_account w
+    JOIN billing_account p ON p.owner = w.owner AND p.currency = w.currency
+        AND p.kind IN ('wallet', 'promo_grant', 'overrun_expense')
+    JOIN billing_account k ON k.kind = 'usage_clearing' AND k.currency = w.currency
+    JOIN billing_transfer t ON (t.debit_id = p.id AND t.credit_id = k.id) OR (t.debit_id = k.id AND t.credit_id = p.id)
+    JOIN billing_journal j ON j.id = t.journal_id AND j.kind = 'usage'
+    WHERE w.kind = 'wallet' GROUP BY w.id
+)
+SELECT payer_id, concat('posted ', coalesce(a.micros, 0), ', true ', coalesce(e.micros, 0))
+FROM expected e FULL JOIN actual a USING (payer_id) WHERE coalesce(a.micros, 0) <> coalesce(e.micros, 0)
+
+-- invariant: I6 what an owner of hosts earned follows from the segments
+/*METERS*/, expected AS (SELECT payee_id, sum(micros - fee - tax) AS micros FROM shared GROUP BY payee_id),
+actual AS (
+    SELECT h.id AS payee_id, sum(CASE WHEN t.credit_id = h.id THEN t.amount_micros ELSE -t.amount_micros END) AS micros
+    FROM billing_account h
+    JOIN billing_transfer t ON t.debit_id = h.id OR t.credit_id = h.id
+    JOIN billing_journal j ON j.id = t.journal_id AND j.kind = 'usage'
+    WHERE h.kind = 'host_earnings' GROUP BY h.id
+)
+SELECT payee_id, concat('posted ', coalesce(a.micros, 0), ', true ', coalesce(e.micros, 0))
+FROM expected e FULL JOIN actual a USING (payee_id) WHERE coalesce(a.micros, 0) <> coalesce(e.micros, 0)
+
+-- invariant: I6 what a settled meter posted is its charge
+/*METERS*/ SELECT id, concat('posted ', posted_micros, ', true ', micros) FROM shared
+WHERE settled_at IS NOT NULL AND posted_micros <> micros
+
+-- invariant: I7 segments do not overlap and their numerators chain
+SELECT id, concat('base ', base_num, ', chain ', coalesce(chain, 0)) FROM (
+    SELECT id, meter_id, start_s, end_s, base_num,
+        lag(end_s) OVER w AS before_s, count(*) FILTER (WHERE end_s IS NULL) OVER (PARTITION BY meter_id) AS open,
+        sum(rate_micros_per_hour * (end_s - start_s))
+            OVER (w ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS chain
+    FROM billing_segment WINDOW w AS (PARTITION BY meter_id ORDER BY start_s, end_s NULLS LAST, id)
+) s WHERE base_num <> coalesce(chain, 0) OR start_s < before_s OR open > 1
+
+-- invariant: I7 a rate is its price times its quantity
+SELECT s.id, concat(s.rate_micros_per_hour, ' for ', s.quantity, ' x ', v.price_micros_per_hour)
+FROM billing_segment s JOIN billing_priceversion v ON v.id = s.price_version_id
+WHERE s.rate_micros_per_hour <> v.price_micros_per_hour * s.quantity
+
+-- invariant: I7 a meter's void numerator is that of its applied voids
+SELECT m.id, concat('stored ', m.void_num, ', true ', coalesce(v.num, 0)) FROM billing_meter m LEFT JOIN (
+    SELECT v.meter_id, sum(s.rate_micros_per_hour
+        * greatest(0, least(v.end_s, s.end_s) - greatest(v.start_s, s.start_s))) AS num
+    FROM billing_void v JOIN billing_segment s USING (meter_id) WHERE v.applied GROUP BY v.meter_id
+) v ON v.meter_id = m.id WHERE m.void_num <> coalesce(v.num, 0)
+
+-- invariant: I8 the runs of a shard tile time
+SELECT id, concat('begins ', lower(during), ' after ', before) FROM (
+    SELECT id, during, lag(upper(during)) OVER (PARTITION BY shard ORDER BY during) AS before FROM billing_billingrun
+) r WHERE lower(during) <> coalesce(before, timestamptz 'epoch')
+
+-- invariant: I9 of each use the host, the commission and its tax are all
+SELECT j.effective_at, concat(sum(CASE WHEN t.credit_id = k.id THEN t.amount_micros ELSE -t.amount_micros END),
+    ' ', t.currency, ' stay') FROM billing_transfer t
+JOIN billing_journal j ON j.id = t.journal_id AND j.kind = 'usage'
+JOIN billing_account k ON k.kind = 'usage_clearing' AND k.id IN (t.debit_id, t.credit_id)
+GROUP BY j.effective_at, t.currency
+HAVING sum(CASE WHEN t.credit_id = k.id THEN t.amount_micros ELSE -t.amount_micros END) <> 0
+
+-- invariant: I10 a reversal is its original turned round
+SELECT r.id, concat('reverses ', r.reverses_id) FROM billing_journal r WHERE r.reverses_id IS NOT NULL AND EXISTS (
+    (SELECT debit_id, credit_id, amount_micros FROM billing_transfer WHERE journal_id = r.reverses_id
+     EXCEPT ALL SELECT credit_id, debit_id, amount_micros FROM billing_transfer WHERE journal_id = r.id)
+    UNION ALL
+    (SELECT credit_id, debit_id, amount_micros FROM billing_transfer WHERE journal_id = r.id
+     EXCEPT ALL SELECT debit_id, credit_id, amount_micros FROM billing_transfer WHERE journal_id = r.reverses_id))
+
+-- invariant: an adjustment is the sum of its transfers
+SELECT a.id, concat('stored ', a.gross_micros, ', true ', x.micros) FROM billing_adjustment a CROSS JOIN LATERAL (
+    SELECT sum(CASE WHEN h.kind IN ('wallet', 'promo_grant', 'overrun_expense') AND t.debit_id = h.id
+        THEN t.amount_micros WHEN h.kind IN ('wallet', 'promo_grant', 'overrun_expense') THEN -t.amount_micros
+        ELSE 0 END) AS micros FROM billing_transfer t JOIN billing_account h ON h.id IN (t.debit_id, t.credit_id)
+    WHERE t.journal_id = a.journal_id) x WHERE a.gross_micros <> x.micros

@@ -1,0 +1,45 @@
+"""Does it all add up? One query per invariant of the books (invariants.sql); each names the rows that break it."""
+
+import re
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from django.db import connection
+
+QUERIES = Path(__file__).with_name("invariants.sql")
+
+
+@dataclass(frozen=True)
+class Finding:
+    invariant: str
+    row: str
+    detail: str
+
+
+@cache
+def checks() -> dict[str, str]:
+    """Return the query of each invariant by its name."""
+    blocks = re.split(r"^-- (part|invariant): (.+)$", QUERIES.read_text(), flags=re.MULTILINE)[1:]
+    named = {"part": {}, "invariant": {}}  # type: dict[str, dict[str, str]]
+    for kind, name, query in zip(blocks[::3], blocks[1::3], blocks[2::3], strict=True):
+        for part, text in named["part"].items():
+            query = query.replace(f"/*{part}*/", text)
+        named[kind][name] = query
+    return named["invariant"]
+
+
+def findings() -> list[Finding]:
+    """Return every row that breaks an invariant; empty when the books are right."""
+    found = []
+    with connection.cursor() as cursor:
+        for invariant, query in checks().items():
+            cursor.execute(query)
+            found += [Finding(invariant, str(row), str(detail)) for row, detail in cursor.fetchall()]
+    return found
+
+
+def by_invariant() -> dict[str, int]:
+    """Return how many rows break each invariant: for the metric."""
+    found = findings()
+    return {invariant: sum(f.invariant == invariant for f in found) for invariant in checks()}

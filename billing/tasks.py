@@ -1,0 +1,18 @@
+"""Doorbells: each reads the clock and makes one call; what is due stands in the database."""
+
+from celery import shared_task
+
+from apikit import clock
+from billing import close, exhaustion, grants, holds
+
+
+@shared_task(name="billing.close_due")  # type: ignore[untyped-decorator]
+def close_due(**_: object) -> None:
+    close.close_due(at=clock.now())
+    grants.expire_due(at=clock.now())
+
+
+@shared_task(name="billing.exhaustion_due")  # type: ignore[untyped-decorator]
+def exhaustion_due(**_: object) -> None:
+    exhaustion.refresh_passed(at=clock.now())
+    holds.release_expired(at=clock.now())
