@@ -6,7 +6,12 @@ doubled changes nothing.
 
 from typing import Any
 
-LOOPS: dict[str, float] = {}  # task name -> seconds between ticks
+LOOPS: dict[str, float] = {  # task name -> seconds between ticks
+    "scheduler.place_pending": 1.0,
+    "scheduler.converge": 1.0,
+    "scheduler.expire_quotes": 5.0,
+    "scheduler.stop_exhausted": 1.0,
+}
 
 
 def beat_schedule() -> dict[str, dict[str, Any]]:

@@ -3,8 +3,7 @@
 from hashlib import sha256
 from pathlib import Path
 
-from config import env
-from config.schedule import beat_schedule
+from config import env, schedule
 
 BASE_DIR = Path(__file__).resolve().parent.parent.parent
 
@@ -148,7 +147,8 @@ CELERY_BROKER_TRANSPORT_OPTIONS = {
     "socket_keepalive": True,
     "health_check_interval": 10,
 }
-CELERY_BEAT_SCHEDULE = beat_schedule()
+LOOPS = schedule.LOOPS
+CELERY_BEAT_SCHEDULE = schedule.beat_schedule()
 
 # How long a host may be silent (AGENT.md section 3). 30 s are six missed syncs of 5 s: one lost packet must not kill a
 # customer's run, and a dead host must not be billed for a minute.
@@ -163,6 +163,9 @@ WORKLOAD_STOP_GRACE_S = env.seconds("WORKLOAD_STOP_GRACE_S", 30)
 FENCE_MARGIN_S = env.seconds("FENCE_MARGIN_S", 30)
 REQUEST_HOLD_MINUTES = env.seconds("REQUEST_HOLD_MINUTES", 10)
 COMMISSION_BP = env.seconds("COMMISSION_BP", 1000)
+SIMULATED_CURRENCY = "XTS"  # ISO 4217's code for tests: play money, for simulated hardware only
+# Where images may come from; a bare name is docker.io's.
+IMAGE_REGISTRIES = env.text("IMAGE_REGISTRIES", "docker.io,ghcr.io,nvcr.io,quay.io").split(",")
 ALLOW_SIMULATED = env.flag("ALLOW_SIMULATED", default=False)
 # The Ed25519 seed that answers to agents are signed with; they pin its public half when they enrol.
 CONTROL_SIGNING_KEY = env.hex_key(

@@ -1,8 +1,17 @@
 """Every door of the control plane."""
 
 from django.contrib import admin
-from django.urls import URLPattern, URLResolver, path
+from django.urls import URLPattern, URLResolver, include, path
+
+import scheduler.urls
+import tenants.urls
+
+api_v1: list[URLPattern | URLResolver] = [
+    *scheduler.urls.urlpatterns,
+    *tenants.urls.urlpatterns,
+]
 
 urlpatterns: list[URLPattern | URLResolver] = [
     path("admin/", admin.site.urls),
+    path("api/v1/", include(api_v1)),
 ]

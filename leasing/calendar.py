@@ -1,0 +1,105 @@
+"""The device calendar: binding devices to a lease or a quote for a range of time, and giving them back."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from uuid import UUID
+
+from django.db import IntegrityError, transaction
+from django.db.backends.postgresql.psycopg_any import DateTimeTZRange, NumericRange
+from django.db.models import Q
+
+from apikit.errors import DomainError
+from leasing.models import Allocation, Lease, Quote
+
+# After a lease with a known end: its stop grace is added to this before the next may begin (PLACEMENT.md section 5).
+CLEANING_MARGIN_S = 180
+WHOLE = (0, 8)
+
+
+class DevicesTaken(DomainError):
+    """Somebody else was faster: the calendar's constraint refused the range."""
+
+    slug = "no-capacity"
+    title = "The devices were let in the meantime"
+
+
+@dataclass(frozen=True)
+class Seat:
+    """Units of one device for one member: what a placement names."""
+
+    rank: int
+    host_id: UUID
+    device_id: UUID
+    units: tuple[int, int] = WHOLE
+    mode: str = Allocation.Mode.WHOLE
+
+
+def range_until(*, start: datetime, end_at: datetime | None, stop_grace_s: int) -> DateTimeTZRange:
+    """Return [start, end + cleaning), or an open range while nobody knows the end."""
+    upper = end_at + timedelta(seconds=CLEANING_MARGIN_S + stop_grace_s) if end_at else None
+    return DateTimeTZRange(start, upper)
+
+
+def bind(
+    *, seats: Iterable[Seat], organization_id: UUID, during: DateTimeTZRange, lease: Lease | None = None,
+    quote: Quote | None = None, epoch: int = 0,
+) -> list[Allocation]:  # fmt: skip
+    """Write the allocations of one gang, all or none; raise DevicesTaken when any unit is taken in that range."""
+    rows = [
+        Allocation(
+            device_id=seat.device_id,
+            lease=lease,
+            quote=quote,
+            organization_id=organization_id,
+            rank=seat.rank,
+            epoch=epoch,
+            mode=seat.mode,
+            units=NumericRange(*seat.units),
+            during=during,
+        )
+        # By device: two gangs that want the same machines meet at the same row first, and cannot deadlock.
+        for seat in sorted(seats, key=lambda seat: (seat.device_id, seat.units))
+    ]
+    try:
+        with transaction.atomic():
+            return Allocation.objects.bulk_create(rows)
+    except IntegrityError as fault:
+        if "at_a_time" not in str(fault):
+            raise
+        raise DevicesTaken("One of the devices was let to somebody else a moment ago.") from None
+
+
+def live(*, lease_id: UUID) -> list[Allocation]:
+    return list(
+        Allocation.objects.filter(lease_id=lease_id, released_at__isnull=True).select_related("device", "device__host")
+    )
+
+
+def release(*, at: datetime, of: Q) -> int:
+    """End the ranges of the allocations that `of` selects, now; what had not begun vanishes from the calendar.
+
+    A release that comes after the promised end leaves the range as it was promised: the next may have begun in it.
+    """
+    rows = list(Allocation.objects.select_for_update(no_key=True).filter(of, released_at__isnull=True).order_by("pk"))
+    for row in rows:
+        start, end = row.during.lower, row.during.upper
+        if start is not None and (end is None or end > at):
+            row.during = DateTimeTZRange(start, max(start, at))
+        row.released_at = at
+    Allocation.objects.bulk_update(rows, ["during", "released_at"])
+    return len(rows)
+
+
+def set_end(*, lease: Lease, epoch: int, end_at: datetime | None, stop_grace_s: int) -> None:
+    """Make the ranges of a running epoch end after `end_at`; raise DevicesTaken if a later range stands in the way."""
+    rows = [row for row in live(lease_id=lease.pk) if row.epoch == epoch]
+    for row in rows:
+        row.during = range_until(start=row.during.lower, end_at=end_at, stop_grace_s=stop_grace_s)
+    try:
+        with transaction.atomic():
+            Allocation.objects.bulk_update(rows, ["during"])
+    except IntegrityError as fault:
+        if "at_a_time" not in str(fault):
+            raise
+        raise DevicesTaken("Its devices are promised to somebody else after the present end.") from None

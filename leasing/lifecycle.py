@@ -1,0 +1,404 @@
+"""The moves of a lease. Each takes the row lock, does its own work, and ends in `_move`; all are safe to repeat.
+
+Lock order, everywhere: organization, lease, balance, host, device; each by id. `at` is the database's clock as the door
+or loop read it. What starts or stops a meter says so with the second in which the fact was accepted, so that a late
+loop costs latency and never money.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+from django.conf import settings
+from django.db import transaction
+from django.db.models import Q
+
+from agents import fence, workloads
+from agents.models import Device, Host, Workload
+from apikit.errors import DomainError
+from audit import ids
+from billing import holds, metering
+from leasing import calendar, workload_spec
+from leasing.calendar import Seat
+from leasing.models import Lease, LeaseEvent, LeaseMember
+from leasing.states import ACTIONS, NEXT, VALID_FOR_S, EndReason, OnInterrupt, State
+from outbox import messages
+
+# A member's meter differs by epoch, since another host is another payee.
+MEMBERS_PER_EPOCH = 1000
+MAX_FAILED_STARTS = 3
+RECHECK_S = 5
+
+
+class WrongState(DomainError):
+    slug = "invalid-transition"
+    title = "A lease in this state cannot do that"
+
+    def __init__(self, detail: str, *, lease: Lease) -> None:
+        super().__init__(detail, state=lease.state, actions=list(ACTIONS[State(lease.state)]))
+
+
+class NotYet(DomainError):
+    """An earlier epoch may still run somewhere: the fence is not safe."""
+
+    slug = "no-capacity"
+    title = "The lease's earlier containers are not proven stopped yet"
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """A decision to carry out: which seats, of which alternative, at which price."""
+
+    option_index: int
+    seats: tuple[Seat, ...]
+    sku: str
+    prices: dict[int, tuple[int, int]]  # by rank: price version, micro-units per GPU or slice and hour
+    facts: dict[str, Any]
+
+    @property
+    def micros_per_hour(self) -> int:
+        return sum(self.prices[seat.rank][1] for seat in self.seats)
+
+    def members(self) -> list[tuple[int, UUID, int]]:
+        """Return (rank, host, GPUs) of each member, by rank."""
+        hosts = {seat.rank: seat.host_id for seat in self.seats}
+        return [(rank, hosts[rank], sum(seat.rank == rank for seat in self.seats)) for rank in sorted(hosts)]
+
+
+def _locked(lease_id: UUID) -> Lease:
+    return Lease.objects.select_for_update(no_key=True, of=("self",)).select_related("organization").get(pk=lease_id)
+
+
+def record(
+    lease: Lease, *, to: State, reason: str, at: datetime, came_from: str = "", detail: str = "", **facts: Any
+) -> None:
+    """Write the event of a move and the notice that leaves the system, in the transaction of the move."""
+    LeaseEvent.objects.create(
+        lease=lease, seq=lease.version, at=at, from_state=came_from, to_state=to, reason=reason, detail=detail[:500],
+        facts=facts,
+    )  # fmt: skip
+    messages.post(
+        topic=f"lease.{'created' if not came_from else to}",
+        key=f"{lease.public_id}:{lease.version}",
+        payload={"id": lease.public_id, "version": lease.version},
+        organization_id=lease.organization_id,
+        at=at,
+    )
+
+
+def _move(lease: Lease, to: State, *, at: datetime, reason: str, detail: str = "", **facts: Any) -> Lease:
+    """Change the state and record the move, or raise WrongState. The caller holds the row lock."""
+    came_from = State(lease.state)
+    if to not in NEXT[came_from]:
+        raise WrongState(f"A lease that is {came_from} cannot become {to}.", lease=lease)
+    lease.state, lease.state_since, lease.version, lease.check_at = to, at, lease.version + 1, at
+    lease.attempts = 0
+    if to is not State.PENDING:
+        lease.why_waiting = lease.queue_place = lease.eta = None
+    lease.save()
+    record(lease, to=to, came_from=came_from, reason=reason, at=at, detail=detail, **facts)
+    return lease
+
+
+@transaction.atomic
+def assign(*, lease_id: UUID, assignment: Assignment, at: datetime) -> Lease:
+    """Bind the devices and ask their hosts to run it: `pending` -> `provisioning`, or `scheduled` for a later start.
+
+    Raises DevicesTaken (the calendar's constraint refused), NotYet (the fence), WrongState (it was cancelled, or
+    assigned already). Nothing is written then.
+    """
+    lease = _locked(lease_id)
+    if lease.state != State.PENDING:
+        raise WrongState(f"It is {lease.state}, not waiting for devices.", lease=lease)
+    _check_fence(lease, at)
+    lease.epoch += 1
+    lease.option_index = assignment.option_index
+    lease.sku = assignment.sku
+    lease.price_micros_per_hour = assignment.micros_per_hour
+    lease.gpu_count = len(assignment.seats)
+    later = lease.start_at if lease.start_at and lease.start_at > at else None
+    during = calendar.range_until(start=later or at, end_at=lease.end_at, stop_grace_s=settings.WORKLOAD_STOP_GRACE_S)
+    calendar.bind(
+        seats=assignment.seats, organization_id=lease.organization_id, during=during, lease=lease, epoch=lease.epoch
+    )
+    LeaseMember.objects.bulk_create(
+        LeaseMember(
+            lease=lease, epoch=lease.epoch, rank=rank, host_id=host_id, gpu_count=gpus,
+            price_version_id=assignment.prices[rank][0], price_micros_per_hour=assignment.prices[rank][1],
+        )
+        for rank, host_id, gpus in assignment.members()
+    )  # fmt: skip
+    if later:
+        return _move(lease, State.SCHEDULED, at=at, reason="placed", **assignment.facts)
+    _want_workloads(lease, at=at)
+    return _move(lease, State.PROVISIONING, at=at, reason="placed", **assignment.facts)
+
+
+@transaction.atomic
+def begin(*, lease_id: UUID, at: datetime) -> Lease:
+    """Start a scheduled lease whose time has come; idempotent."""
+    lease = _locked(lease_id)
+    if lease.state != State.SCHEDULED:
+        return lease
+    _want_workloads(lease, at=at)
+    return _move(lease, State.PROVISIONING, at=at, reason="start_time")
+
+
+def _check_fence(lease: Lease, at: datetime) -> None:
+    for workload in Workload.objects.filter(reference=lease.public_id, gone_at__isnull=True):
+        safe_at = fence.safe_at(workload)
+        if safe_at is None or safe_at > at:
+            raise NotYet(f"Its container on {workload.host_id} is not proven stopped.")
+
+
+def _want_workloads(lease: Lease, *, at: datetime) -> None:
+    plans, hosts = _member_plans(lease)
+    # In the order of the hosts' ids, as workloads.want asks for: two gangs on the same hosts cannot deadlock.
+    for rank, host in sorted(hosts.items(), key=lambda item: item[1].pk):
+        spec = workload_spec.build(
+            lease_id=lease.public_id,
+            image_reference=lease.image_reference,
+            command=lease.command,
+            env=lease.env,
+            ports=lease.ports,
+            ssh_keys=lease.ssh_keys,
+            members=plans,
+            rank=rank,
+            with_fabric=len({h.fabric for h in hosts.values()}) == 1 and bool(host.fabric),
+        )
+        workloads.want(
+            reference=lease.public_id,
+            member=rank,
+            host_id=host.pk,
+            epoch=lease.epoch,
+            spec=spec,
+            valid_for_s=_valid_for_s(lease),
+            stop_grace_s=settings.WORKLOAD_STOP_GRACE_S,
+            not_after=lease.end_at,
+            at=at,
+        )
+
+
+def _valid_for_s(lease: Lease) -> int:
+    policy = OnInterrupt(lease.on_interrupt)
+    return settings.WORKLOAD_VALID_FOR_S if policy is OnInterrupt.RESTART_ELSEWHERE else VALID_FOR_S[policy]
+
+
+def _member_plans(lease: Lease) -> tuple[list[workload_spec.MemberPlan], dict[int, Host]]:
+    bound: dict[int, list[tuple[Device, tuple[int, int]]]] = {}
+    for row in calendar.live(lease_id=lease.pk):
+        if row.epoch == lease.epoch:
+            bound.setdefault(row.rank, []).append((row.device, (row.units.lower, row.units.upper)))
+    plans, hosts = [], {}
+    for rank in sorted(bound):
+        devices = sorted(bound[rank], key=lambda pair: pair[0].index)
+        host = hosts[rank] = devices[0][0].host
+        eighths = sum(end - first for _, (first, end) in devices)
+        plans.append(
+            workload_spec.MemberPlan(
+                rank=rank,
+                address=host.address,
+                uuids=tuple(device.uuid for device, _ in devices),
+                units={device.uuid: units for device, units in devices if units != calendar.WHOLE},
+                cpu_milli=max(host.cpu_milli_per_gpu * eighths // 8, lease.constraints.get("min_cpu_milli", 0)),
+                ram_mib=max(host.ram_mib_per_gpu * eighths // 8, lease.constraints.get("min_ram_mib", 0)),
+                disk_mib=max(host.disk_mib_per_gpu * eighths // 8, lease.constraints.get("min_disk_mib", 0)),
+            )
+        )
+    return plans, hosts
+
+
+@transaction.atomic
+def activate(*, lease_id: UUID, at: datetime, now: datetime) -> Lease:
+    """Every member is ready: the meter starts at `at`, the second in which the last one's report was accepted.
+
+    A duration that was asked for counts from here. Idempotent.
+    """
+    lease = _locked(lease_id)
+    if lease.state == State.ACTIVE:
+        return lease
+    if lease.first_active_at is None:
+        lease.first_active_at = at
+        if lease.duration_s and lease.end_at is None:
+            lease.end_at = at + timedelta(seconds=lease.duration_s)
+            calendar.set_end(
+                lease=lease, epoch=lease.epoch, end_at=lease.end_at, stop_grace_s=settings.WORKLOAD_STOP_GRACE_S
+            )
+    lease.failed_starts = 0
+    lease.meter_seq += 1
+    _start_meters(lease, at=at)
+    return _move(lease, State.ACTIVE, at=now, reason="ready", ready_at=_text(at))
+
+
+def _start_meters(lease: Lease, *, at: datetime) -> None:
+    for member in lease.members.filter(epoch=lease.epoch).select_related("host").order_by("rank"):
+        metering.start(
+            payer=lease.organization_id,
+            payee=member.host.owner_id,
+            currency=lease.currency,
+            reference=lease.public_id,
+            member=meter_member(epoch=lease.epoch, rank=member.rank),
+            use="active",
+            price_version_id=member.price_version_id,
+            quantity=member.gpu_count,
+            commission_bp=settings.COMMISSION_BP,
+            labels=lease.labels,
+            seq=lease.meter_seq,
+            at=at,
+            simulated=lease.simulated,
+        )
+
+
+def meter_member(*, epoch: int, rank: int) -> int:
+    return epoch * MEMBERS_PER_EPOCH + rank
+
+
+@transaction.atomic
+def interrupt(*, lease_id: UUID, last_good: datetime, at: datetime, reason: str, detail: str = "") -> Lease:
+    """Its use is lost: the meter stops at `last_good`, the last second proved usable; `active` -> `interrupted`."""
+    lease = _locked(lease_id)
+    if lease.state != State.ACTIVE:
+        return lease
+    lease.meter_seq += 1
+    metering.stop(reference=lease.public_id, seq=lease.meter_seq, at=last_good, cause=reason)
+    return _move(lease, State.INTERRUPTED, at=at, reason=reason, detail=detail, last_good=_text(last_good))
+
+
+@transaction.atomic
+def revive(*, lease_id: UUID, ready_at: datetime, at: datetime) -> Lease:
+    """Its host is back with the same epoch still running: `interrupted` -> `active`, a new segment from `ready_at`."""
+    lease = _locked(lease_id)
+    if lease.state != State.INTERRUPTED:
+        return lease
+    lease.meter_seq += 1
+    _start_meters(lease, at=ready_at)
+    return _move(lease, State.ACTIVE, at=at, reason="host_back")
+
+
+@transaction.atomic
+def requeue(*, lease_id: UUID, at: datetime, reason: str, detail: str = "", avoid_host: UUID | None = None) -> Lease:
+    """Give the present epoch up and wait for devices again; not placed before its fence is safe.
+
+    From `provisioning` (it could not start there), `interrupted` (restart elsewhere) or `scheduled` (devices died).
+    """
+    lease = _locked(lease_id)
+    if lease.state not in {State.PROVISIONING, State.INTERRUPTED, State.SCHEDULED}:
+        return lease
+    if lease.state == State.PROVISIONING:
+        lease.failed_starts += 1
+    if avoid_host and str(avoid_host) not in lease.avoid_hosts:
+        lease.avoid_hosts = [*lease.avoid_hosts, str(avoid_host)]
+    if lease.state == State.SCHEDULED:
+        calendar.release(at=at, of=Q(lease=lease))
+    workloads.unwant(reference=lease.public_id, at=at, reason=reason)
+    return _move(lease, State.PENDING, at=at, reason=reason, detail=detail)
+
+
+@transaction.atomic
+def end(
+    *, lease_id: UUID, reason: EndReason, at: datetime, last_good: datetime | None = None, detail: str = ""
+) -> Lease:
+    """Stop it: the meter stops at this second (or at `last_good`, if its host was not heard later).
+
+    A cancel always wins over progress. Ending what already ends or ended changes nothing, and keeps the first reason.
+    """
+    lease = _locked(lease_id)
+    if lease.state in {State.ENDING, State.ENDED}:
+        return lease
+    lease.ending_reason, lease.ending_detail = reason, detail[:300]
+    if lease.state == State.ACTIVE:
+        lease.meter_seq += 1
+        metering.stop(
+            reference=lease.public_id, seq=lease.meter_seq, at=min(at, last_good) if last_good else at, cause=reason
+        )
+    workloads.unwant(reference=lease.public_id, at=at, reason=reason)
+    if lease.state in {State.PENDING, State.SCHEDULED}:
+        calendar.release(at=at, of=Q(lease=lease, epoch=lease.epoch, during__startswith__gt=at))
+        return _finish(lease, at=at)
+    return _move(lease, State.ENDING, at=at, reason=reason, detail=detail)
+
+
+@transaction.atomic
+def finish(*, lease_id: UUID, at: datetime) -> Lease:
+    """Everything of it is stopped, or fenced: post its charge, give back what was held; `ending` -> `ended`."""
+    lease = _locked(lease_id)
+    if lease.state == State.ENDED:
+        return lease
+    if lease.state != State.ENDING:
+        raise WrongState(f"It is {lease.state}; it must be ending first.", lease=lease)
+    return _finish(lease, at=at)
+
+
+def _finish(lease: Lease, *, at: datetime) -> Lease:
+    lease.ended_at = at
+    lease.charged_micros = metering.finish(reference=lease.public_id, at=at, ended_by=lease.ending_reason)
+    holds.release(reference=lease.public_id, at=at)
+    return _move(
+        lease,
+        State.ENDED,
+        at=at,
+        reason=lease.ending_reason,
+        detail=lease.ending_detail,
+        charged_micros=lease.charged_micros,
+    )
+
+
+@transaction.atomic
+def release_gone(*, workload: Workload, at: datetime) -> int:
+    """Let the devices of a workload again: its host says that nothing of it is left."""
+    if workload.gone_at is None:
+        return 0
+    lease_rows = Q(epoch=workload.epoch, rank=workload.member, device__host_id=workload.host_id)
+    return calendar.release(at=at, of=lease_rows & Q(lease__id=_lease_uuid(workload.reference)))
+
+
+def _lease_uuid(reference: str) -> UUID:
+    lease_id = ids.decode("lease", reference)
+    if lease_id is None:
+        raise ValueError(f"{reference!r} is no lease")
+    return lease_id
+
+
+@transaction.atomic
+def change_end(*, lease_id: UUID, end_at: datetime, at: datetime) -> Lease:
+    """Extend or shorten: the calendar must allow it, else DevicesTaken; a running term's end moves, nothing else."""
+    lease = _locked(lease_id)
+    if "extend" not in ACTIONS[State(lease.state)]:
+        raise WrongState(f"A lease that is {lease.state} has no end to move.", lease=lease)
+    if end_at <= at:
+        raise WrongState("The new end is not in the future; end it instead.", lease=lease)
+    calendar.set_end(lease=lease, epoch=lease.epoch, end_at=end_at, stop_grace_s=settings.WORKLOAD_STOP_GRACE_S)
+    lease.end_at, lease.version = end_at, lease.version + 1
+    lease.save(update_fields=["end_at", "version"])
+    return lease
+
+
+@transaction.atomic
+def edit(*, lease_id: UUID, changes: dict[str, Any]) -> Lease:
+    """Change what is for the tenant to say at any time: name, labels, what to do when interrupted."""
+    lease = _locked(lease_id)
+    for field, value in changes.items():
+        setattr(lease, field, value)
+    lease.version += 1
+    lease.save(update_fields=[*changes, "version"])
+    return lease
+
+
+def waiting(*, lease_id: UUID, why: dict[str, Any], place: int, eta: dict[str, Any] | None, check_at: datetime) -> None:
+    """Note why a pending lease waits, for people; not a move."""
+    Lease.objects.filter(pk=lease_id, state=State.PENDING).update(
+        why_waiting=why, queue_place=place, eta=eta, check_at=check_at
+    )
+
+
+def live_workloads(lease: Lease) -> Sequence[Workload]:
+    """Return the workloads of the present epoch, by rank."""
+    return list(
+        Workload.objects.filter(reference=lease.public_id, epoch=lease.epoch).select_related("host").order_by("member")
+    )
+
+
+def _text(moment: datetime) -> str:
+    return moment.strftime("%Y-%m-%dT%H:%M:%SZ")

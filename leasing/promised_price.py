@@ -1,0 +1,64 @@
+"""What a request may cost: the price versions that its alternatives could be given."""
+
+from collections.abc import Iterable
+from datetime import datetime
+
+from django.db.models import Max, Q
+
+from apikit.errors import DomainError
+from billing import price_list
+from billing.models import PriceVersion
+from leasing.catalogue_view import View
+from leasing.grammar import Option
+
+SECONDS_PER_HOUR = 3600
+
+
+class NothingForSale(DomainError):
+    slug = "no-capacity"
+    title = "Nothing of this kind is for sale there"
+
+
+def sku(*, model: str, slice_name: str | None) -> str:
+    return f"{model}/{slice_name}" if slice_name else model
+
+
+def skus(option: Option, view: View) -> list[str]:
+    """Return what could be sold for one alternative: its model, or each model whose memory fits."""
+    if option.model is not None:
+        return [sku(model=option.model, slice_name=option.slice)]
+    low, high = option.memory_gib or (0, None)
+    return [slug for slug, gib in view.memory_gib.items() if gib >= low and (high is None or gib <= high)]
+
+
+def highest_micros_per_hour(
+    *, options: Iterable[Option], view: View, regions: Iterable[str], currency: str, term: str, at: datetime
+) -> int:
+    """Return what an hour of the dearest alternative costs, all its GPUs together, in micro-units.
+
+    Raises NothingForSale when no alternative has a price in these regions.
+    """
+    allowed = set(regions)
+    dearest: int | None = None
+    for option in options:
+        places = {option.region} & allowed if option.region else allowed
+        found = PriceVersion.objects.filter(
+            Q(series__sku__in=skus(option, view), series__region__in=places),
+            series__currency=currency, series__term=term, series__use="active", during__contains=at,
+        ).aggregate(top=Max("price_micros_per_hour"))["top"]  # fmt: skip
+        if found is not None:
+            dearest = max(dearest or 0, found * option.nodes * option.count)
+    if dearest is None:
+        raise NothingForSale(f"No price in {currency} for {' | '.join(map(str, options))}.", currency=currency)
+    return dearest
+
+
+def frozen(
+    *, sku: str, region: str, tier: str, term: str, currency: str, priced_at: datetime, at: datetime
+) -> PriceVersion:
+    """Return the version that was promised at `priced_at`; of what was not sold then, today's. Raises NotForSale."""
+    series = price_list.Series(sku=sku, region=region, tier=tier, term=term, use="active", currency=currency)
+    try:
+        return price_list.version_at(series=series, at=priced_at)
+    except price_list.NotForSale:
+        return price_list.version_at(series=series, at=at)

@@ -1,0 +1,143 @@
+"""Quotes: an offer made binding. Named devices are held and the price is frozen; redeeming twice is one lease."""
+
+from datetime import datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+from django.conf import settings
+from django.db import transaction
+from django.db.models import Q
+
+from apikit.errors import DomainError
+from leasing import calendar, lifecycle, requesting
+from leasing.calendar import Seat
+from leasing.lifecycle import Assignment
+from leasing.models import Lease, Quote
+from leasing.requesting import Wanted
+from outbox import messages
+from tenants.models import Organization
+
+MAX_TTL_S = 900
+
+
+class QuoteExpired(DomainError):
+    slug = "quote-expired"
+    title = "The quote is over"
+    status = 410
+
+
+@transaction.atomic
+def make(*, organization_id: UUID, wanted: Wanted, assignment: Assignment, ttl_s: int, at: datetime) -> Quote:
+    """Hold the devices of a decision for `ttl_s` seconds. Raises DevicesTaken or requesting.QuotaExceeded."""
+    organization = Organization.objects.select_for_update(no_key=True).get(pk=organization_id)
+    requesting.check_quota(organization=organization, gpus=len(assignment.seats))
+    quote = Quote.objects.create(
+        organization=organization,
+        request=str(wanted.request),
+        terms=requesting.to_terms(wanted, option_index=assignment.option_index),
+        placement=_to_json(assignment),
+        option_index=assignment.option_index,
+        gpu_count=len(assignment.seats),
+        currency=wanted.currency,
+        simulated=wanted.currency == settings.SIMULATED_CURRENCY,
+        sku=assignment.sku,
+        price_micros_per_hour=assignment.micros_per_hour,
+        created_at=at,
+        expires_at=at + timedelta(seconds=ttl_s),
+    )
+    start = max(wanted.term.start_at or at, at)
+    during = calendar.range_until(start=start, end_at=wanted.term.end_at, stop_grace_s=settings.WORKLOAD_STOP_GRACE_S)
+    calendar.bind(seats=assignment.seats, organization_id=organization.pk, during=during, quote=quote)
+    return quote
+
+
+@transaction.atomic
+def redeem(*, organization_id: UUID, quote_id: UUID, wanted: Wanted, at: datetime, created_by: str = "") -> Lease:
+    """Make the quoted lease on the held devices, at the frozen price; a second time returns the first lease.
+
+    Raises QuoteExpired, or what request_lease raises for money.
+    """
+    Organization.objects.select_for_update(no_key=True).get(pk=organization_id)
+    quote = Quote.objects.select_for_update(no_key=True).get(pk=quote_id, organization_id=organization_id)
+    if quote.lease_id is not None:
+        return Lease.objects.get(pk=quote.lease_id)
+    if quote.state != Quote.State.OPEN or quote.expires_at <= at:
+        raise QuoteExpired(f"It was good until {quote.expires_at:%Y-%m-%dT%H:%M:%SZ}.")
+    lease = requesting.request_lease(
+        organization_id=organization_id, wanted=wanted, at=at, created_by=created_by, redeems=quote
+    )
+    calendar.release(at=at, of=Q(quote=quote))
+    lease = lifecycle.assign(lease_id=lease.pk, assignment=_from_json(quote), at=at)
+    quote.state, quote.lease, quote.version = Quote.State.REDEEMED, lease, quote.version + 1
+    quote.save(update_fields=["state", "lease", "version"])
+    return lease
+
+
+@transaction.atomic
+def cancel(*, quote_id: UUID, at: datetime) -> Quote:
+    """Give the held devices back; a quote that is over stays as it is."""
+    return _close(quote_id, Quote.State.CANCELLED, at)
+
+
+def expire_due(*, at: datetime) -> int:
+    """Close every quote whose time is over; return how many."""
+    due = list(Quote.objects.filter(state=Quote.State.OPEN, expires_at__lte=at).values_list("pk", flat=True)[:500])
+    for quote_id in due:
+        with transaction.atomic():
+            _close(quote_id, Quote.State.EXPIRED, at)
+    return len(due)
+
+
+def _close(quote_id: UUID, state: Quote.State, at: datetime) -> Quote:
+    quote = Quote.objects.select_for_update(no_key=True).get(pk=quote_id)
+    if quote.state != Quote.State.OPEN:
+        return quote
+    calendar.release(at=at, of=Q(quote=quote))
+    quote.state, quote.version = state, quote.version + 1
+    quote.save(update_fields=["state", "version"])
+    if state == Quote.State.EXPIRED:
+        messages.post(
+            topic="quote.expired",
+            key=f"{quote.public_id}:{quote.version}",
+            payload={"id": quote.public_id, "version": quote.version},
+            organization_id=quote.organization_id,
+            at=at,
+        )
+    return quote
+
+
+def _to_json(assignment: Assignment) -> dict[str, Any]:
+    return {
+        "prices": {str(rank): list(price) for rank, price in assignment.prices.items()},
+        "facts": assignment.facts,
+        "seats": [
+            {
+                "rank": seat.rank,
+                "host": str(seat.host_id),
+                "device": str(seat.device_id),
+                "units": list(seat.units),
+                "mode": str(seat.mode),
+            }
+            for seat in assignment.seats
+        ],
+    }
+
+
+def _from_json(quote: Quote) -> Assignment:
+    held = quote.placement
+    return Assignment(
+        option_index=0,  # the lease asks for the one alternative that was quoted
+        seats=tuple(
+            Seat(
+                seat["rank"],
+                UUID(seat["host"]),
+                UUID(seat["device"]),
+                (seat["units"][0], seat["units"][1]),
+                seat["mode"],
+            )
+            for seat in held["seats"]
+        ),
+        sku=quote.sku,
+        prices={int(rank): (price[0], price[1]) for rank, price in held["prices"].items()},
+        facts={**held["facts"], "quote": quote.public_id},
+    )

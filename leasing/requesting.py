@@ -1,0 +1,268 @@
+"""A tenant's request: understood, priced, paid for in advance, and written down as a pending lease."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from datetime import datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+from django.conf import settings
+from django.db import transaction
+from django.db.models import Sum
+
+from apikit.errors import DomainError, InvalidInput
+from audit import ids
+from billing import holds
+from leasing import catalogue_view, images, lifecycle, promised_price, terms
+from leasing.grammar import GrammarError, Option, Request, from_fields, parse
+from leasing.models import Lease, Quote
+from leasing.states import State
+from leasing.terms import Term, TermError
+from tenants.models import Organization
+
+FOUR_FIELDS = ("gpu_model", "node_count", "gpu_count")
+CONTAINER = ("command", "env", "ports", "ssh_keys")
+# While it waits the money stays held: a lease must not start that cannot be paid. Ending it gives the hold back.
+KEEP_HOLD = timedelta(days=366)
+MANNERS = ("name", "labels", "on_interrupt", "on_exit", "notice_s")
+
+
+class QuotaExceeded(DomainError):
+    slug = "gpu-quota-exceeded"
+    title = "The organization's GPU quota is used up"
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """A request that was understood: what to place, what to start, for how long, and in which money."""
+
+    request: Request
+    image: images.Resolved
+    term: Term
+    currency: str
+    regions: tuple[str, ...]  # where it may stand: those of its currency and its residency wishes
+    constraints: Mapping[str, Any] = field(default_factory=dict)
+    container: Mapping[str, Any] = field(default_factory=dict)  # command, env, ports, ssh_keys
+    manners: Mapping[str, Any] = field(default_factory=dict)  # name, labels, on_interrupt, on_exit, notice_s
+
+    @property
+    def price_term(self) -> str:
+        return f"reserved:{self.term.period}" if self.term.kind == "reserved" else self.term.kind
+
+
+def understand(*, organization: Organization, asked: Mapping[str, Any], at: datetime) -> Wanted:
+    """Translate the fields of POST /leases (already of the right types) into a Wanted.
+
+    Raises InvalidInput with a pointer for each fault of meaning: grammar, image, term, regions, currency.
+    """
+    view = catalogue_view.current()
+    request = _request(asked, view)
+    image = named_image(organization=organization, asked=asked) or images.NONE_YET
+    term = _term(asked, at)
+    constraints = dict(asked.get("constraints") or {})
+    currency, regions = _places(organization, request, constraints, view)
+    cap = constraints.pop("max_price", None)
+    if cap is not None:
+        if cap["currency"] != currency:
+            raise _invalid("/constraints/max_price/currency", "bad_value", f"These GPUs are sold in {currency}.")
+        constraints["max_price_micros"] = cap["amount_micros"]
+    return Wanted(
+        request, image, term, currency, regions, constraints, _chosen(asked, CONTAINER), _chosen(asked, MANNERS)
+    )
+
+
+def named_image(*, organization: Organization, asked: Mapping[str, Any]) -> images.Resolved | None:
+    """Return the image that `image` or `image_id` names, or None if neither is there. Raises InvalidInput."""
+    for name in ("image", "image_id"):
+        if asked.get(name) is not None:
+            return images.resolve(text=asked[name], organization_id=organization.pk, pointer=f"/{name}")
+    return None
+
+
+def _request(asked: Mapping[str, Any], view: catalogue_view.View) -> Request:
+    text = asked.get("request")
+    try:
+        if isinstance(text, str):
+            return parse(text, view.catalogue)
+        if text is not None:
+            return Request.from_json(text, view.catalogue)
+        fields = {name: asked[name] for name in FOUR_FIELDS if asked.get(name) is not None}
+        return from_fields(fields, view.catalogue)
+    except GrammarError as fault:
+        pointer = f"/request/{fault.field}" if fault.field and text is not None else "/request"
+        pointer = pointer if text is not None else f"/{fault.field or 'gpu_model'}"
+        raise InvalidInput(
+            fault.detail,
+            errors=[
+                {
+                    "pointer": pointer,
+                    "code": fault.kind,
+                    "detail": fault.detail,
+                    "position": fault.position,
+                    "nearest": list(fault.nearest),
+                }
+            ],
+        ) from None
+
+
+def options(text: str) -> tuple[Option, ...]:
+    """Return the alternatives of a request line that came as a query parameter. Raises InvalidInput."""
+    try:
+        return parse(text, catalogue_view.current().catalogue).options
+    except GrammarError as fault:
+        error = {"parameter": "request", "code": fault.kind, "detail": fault.detail, "position": fault.position}
+        raise InvalidInput(fault.detail, errors=[{**error, "nearest": list(fault.nearest)}]) from None
+
+
+def _term(asked: Mapping[str, Any], at: datetime) -> Term:
+    name = "lease_term" if asked.get("lease_term") is not None else "term"
+    given = asked.get(name)
+    try:
+        if given is None:
+            return Term()
+        return terms.checked(terms.from_text(given) if isinstance(given, str) else Term(**given), at=at)
+    except TermError as fault:
+        raise _invalid(f"/{name}{fault.pointer}", fault.code, fault.detail) from None
+
+
+def _places(
+    organization: Organization, request: Request, constraints: Mapping[str, Any], view: catalogue_view.View
+) -> tuple[str, tuple[str, ...]]:
+    """Return the money and the regions. Regions that are named decide the currency, else it is the organization's."""
+    known = view.currency_of_region
+    residency = constraints.get("regions") or []
+    for index, region in enumerate(residency):
+        if region not in known:
+            raise _invalid(
+                f"/constraints/regions/{index}", "bad_value", f"No such region; there are {', '.join(known)}."
+            )
+    named = {option.region for option in request.options if option.region} or set(residency)
+    currencies = {known[region] for region in named} or {organization.currency}
+    if len(currencies) > 1:
+        raise _invalid(
+            "/request", "bad_value", f"Its regions sell in different currencies: {', '.join(sorted(currencies))}."
+        )
+    (currency,) = currencies
+    regions = tuple(
+        region for region, money in known.items() if money == currency and (not residency or region in residency)
+    )
+    return currency, regions
+
+
+def _invalid(pointer: str, code: str, detail: str) -> InvalidInput:
+    return InvalidInput(detail, errors=[{"pointer": pointer, "code": code, "detail": detail}])
+
+
+def draft(*, organization: Organization, wanted: Wanted, at: datetime, priced_at: datetime | None = None) -> Lease:
+    """Return the lease that this request would be, not saved and not paid for: what plans and quotes are made of."""
+    return Lease(
+        pk=ids.new(),
+        organization=organization,
+        state_since=at,
+        request=str(wanted.request),
+        request_options=wanted.request.to_json(),
+        gpu_count=max(option.nodes * option.count for option in wanted.request.options),
+        constraints={**wanted.constraints, "regions": list(wanted.regions)},
+        image=wanted.image.asked,
+        image_reference=wanted.image.reference,
+        image_needs=wanted.image.needs,
+        command=wanted.container.get("command", wanted.image.command),
+        env={**wanted.image.env, **wanted.container.get("env", {})},
+        ports=wanted.container.get("ports", wanted.image.ports),
+        ssh_keys=wanted.container.get("ssh_keys", []),
+        **wanted.manners,
+        term_kind=wanted.term.kind,
+        period=wanted.term.period,
+        renew=wanted.term.renew,
+        start_at=wanted.term.start_at,
+        end_at=wanted.term.end_at,
+        duration_s=wanted.term.duration_s,
+        currency=wanted.currency,
+        simulated=wanted.currency == settings.SIMULATED_CURRENCY,
+        priced_at=priced_at or at,
+        requested_at=at,
+        check_at=at,
+    )
+
+
+def first_hold_micros(*, wanted: Wanted, at: datetime) -> int:
+    """Return what is held when the request is accepted: its first minutes at the highest price it could be given."""
+    per_hour = promised_price.highest_micros_per_hour(
+        options=wanted.request.options, view=catalogue_view.current(), regions=wanted.regions,
+        currency=wanted.currency, term=wanted.price_term, at=at,
+    )  # fmt: skip
+    return per_hour * settings.REQUEST_HOLD_MINUTES // 60
+
+
+@transaction.atomic
+def request_lease(
+    *, organization_id: UUID, wanted: Wanted, at: datetime, created_by: str = "", redeems: Quote | None = None
+) -> Lease:
+    """Write a pending lease at today's prices (or the quote's), and hold the money for its first minutes.
+
+    Raises QuotaExceeded, holds.InsufficientFunds or NothingForSale; nothing is written then.
+    """
+    # The lock makes "count, then insert" one step: without it two requests could each see the last GPU of the quota.
+    organization = Organization.objects.select_for_update(no_key=True).get(pk=organization_id)
+    priced_at = redeems.created_at if redeems else at
+    lease = draft(organization=organization, wanted=wanted, at=at, priced_at=priced_at)
+    lease.created_by = created_by
+    check_quota(organization=organization, gpus=lease.gpu_count, redeems=redeems)
+    lease.held_micros = first_hold_micros(wanted=wanted, at=priced_at)
+    holds.place(
+        owner=organization.pk, currency=lease.currency, amount_micros=lease.held_micros, reference=lease.public_id,
+        expires_at=at + KEEP_HOLD, at=at,
+    )  # fmt: skip
+    lease.save(force_insert=True)
+    lifecycle.record(lease, to=State.PENDING, reason="requested", at=at)
+    return lease
+
+
+def check_quota(*, organization: Organization, gpus: int, redeems: Quote | None = None) -> None:
+    """Raise QuotaExceeded if `gpus` more would be over it. The caller holds the organization's lock."""
+    live = organization.leases.exclude(state=State.ENDED).aggregate(n=Sum("gpu_count", default=0))["n"]
+    quotes = organization.quotes.filter(state=Quote.State.OPEN)
+    if redeems is not None:
+        quotes = quotes.exclude(pk=redeems.pk)
+    in_use = live + quotes.aggregate(n=Sum("gpu_count", default=0))["n"]
+    if in_use + gpus > organization.gpu_quota:
+        raise QuotaExceeded(
+            f"{in_use} of {organization.gpu_quota} GPUs are in use or quoted; {gpus} more were asked for.",
+            quota=organization.gpu_quota,
+            in_use=in_use,
+        )
+
+
+def to_terms(wanted: Wanted, *, option_index: int) -> dict[str, Any]:
+    """Return the request as JSON, with the one alternative that was chosen: what a quote keeps."""
+    return {
+        "request": Request(options=(wanted.request.options[option_index],)).to_json(),
+        "image": asdict(wanted.image),
+        "term": wanted.term.to_json(),
+        "currency": wanted.currency,
+        "regions": list(wanted.regions),
+        "constraints": dict(wanted.constraints),
+        "container": dict(wanted.container),
+        "manners": dict(wanted.manners),
+    }
+
+
+def from_terms(kept: Mapping[str, Any], *, image: images.Resolved | None, said: Mapping[str, Any]) -> Wanted:
+    """Return what `to_terms` kept. image: in place of the quoted one; said: container and manners that may be added."""
+    fields = {**kept["term"], "period": kept["term"]["period"] or ""}
+    for name in ("start_at", "end_at"):
+        fields[name] = datetime.fromisoformat(fields[name]) if fields[name] else None
+    return Wanted(
+        request=Request.from_json(kept["request"], catalogue_view.current().catalogue),
+        image=image or images.Resolved(**kept["image"]),
+        term=Term(**fields),
+        currency=kept["currency"],
+        regions=tuple(kept["regions"]),
+        constraints=kept["constraints"],
+        container={**kept["container"], **_chosen(said, CONTAINER)},
+        manners={**kept["manners"], **_chosen(said, MANNERS)},
+    )
+
+
+def _chosen(said: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
+    return {name: said[name] for name in names if said.get(name) is not None}

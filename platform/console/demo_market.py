@@ -1,0 +1,131 @@
+"""What a fresh one-machine installation needs to be tried: play-money prices, two tenants, an owner, a first key.
+
+Everything here is simulated: region `sim`, currency XTS. Prices are invented by a formula, to have something to pay.
+"""
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from django.conf import settings
+from django.db import transaction
+
+from accounts.models import User
+from agents import enrolment
+from agents.models import Host
+from billing import price_list, wallets
+from billing.models import PriceVersion
+from catalogue import loading
+from catalogue.models import GpuModel, Region, Zone
+from leasing import images
+from tenants import keys, organizations, roles
+from tenants.models import ApiKey, Organization
+
+REGION = "sim"
+MICROS_PER_GIB_HOUR = 25_000
+TERMS = {"on_demand": 100, "spot": 40, "reserved:P1W": 90, "reserved:P1M": 75, "reserved:P1Y": 55}  # percent
+FIRST_MONEY_MICROS = 10_000 * 1_000_000
+KEY_NAME = "embedded"
+
+
+@dataclass(frozen=True)
+class Party:
+    slug: str
+    name: str
+    email: str
+
+
+TENANT = Party("demo-tenant", "Demo tenant (simulated)", "tenant@demo.invalid")
+RIVAL = Party("demo-rival", "Demo rival (simulated)", "rival@demo.invalid")
+OWNER = Party("demo-owner", "Demo host owner (simulated)", "owner@demo.invalid")
+
+
+def publish_prices(*, at: datetime) -> int:
+    """Publish a price for each model of the catalogue in the simulated region; return how many were missing."""
+    region = Region.objects.get(slug=REGION)
+    there = set(
+        PriceVersion.objects.filter(series__region=REGION).values_list("series__sku", "series__term", "series__tier")
+    )
+    published = 0
+    for model in GpuModel.objects.exclude(memory_gib=None):
+        for term, percent in TERMS.items():
+            if (model.slug, term, "verified") in there:
+                continue
+            _publish(model.slug, term, (model.memory_gib or 0) * MICROS_PER_GIB_HOUR * percent // 100, region, at)
+            for fraction in model.fractions:
+                part = int((model.memory_gib or 0) * float(fraction) * MICROS_PER_GIB_HOUR) * percent // 100
+                _publish(f"{model.slug}/{fraction}", term, part, region, at)
+            published += 1
+    return published
+
+
+def _publish(sku: str, term: str, micros: int, region: Region, at: datetime) -> None:
+    series = price_list.Series(
+        sku=sku, region=region.slug, tier="verified", term=term, use="active", currency=region.currency
+    )
+    price_list.publish(series=series, price_micros_per_hour=micros, starts_at=at, cause="simulated market", at=at)
+
+
+@transaction.atomic
+def found(party: Party, *, at: datetime, money: bool) -> Organization:
+    """Return the organization, founded with play money in its wallet if it was not there."""
+    organization = Organization.objects.filter(slug=party.slug).first()
+    if organization is None:
+        user, _ = User.objects.get_or_create(email=party.email, defaults={"username": party.slug})
+        organization = organizations.found(
+            name=party.name, slug=party.slug, owner=user, currency=settings.SIMULATED_CURRENCY, at=at
+        )
+    if money:
+        wallets.top_up(
+            owner=organization.pk, currency=settings.SIMULATED_CURRENCY, amount_micros=FIRST_MONEY_MICROS,
+            key=f"topup:demo:{party.slug}", by="system:demo", reason="play money", at=at,
+        )  # fmt: skip
+    return organization
+
+
+@transaction.atomic
+def fresh_key(organization: Organization, *, at: datetime) -> str:
+    """Return the text of a new key with every scope, and revoke the one that the last start of the stack made."""
+    for old in ApiKey.objects.filter(organization=organization, name=KEY_NAME, revoked_at=None):
+        keys.revoke(key=old, at=at, actor="system:embedded")
+    _, text = keys.create(
+        organization=organization, name=KEY_NAME, scopes=roles.SCOPES, expires_at=None, created_by=None, at=at
+    )
+    return text
+
+
+@transaction.atomic
+def invite(names: list[str], *, owner: Organization, at: datetime) -> dict[str, str]:
+    """Return an enrolment token for each host that is not enrolled yet."""
+    there = set(Host.objects.filter(owner=owner).exclude(state=Host.State.RETIRED).values_list("name", flat=True))
+    zones = list(Zone.objects.filter(region__slug=REGION).order_by("slug"))
+    tokens = {}
+    for index, name in enumerate(names):
+        if name not in there:
+            _, tokens[name] = enrolment.invite(
+                organization=owner, zone=zones[index % len(zones)].slug, name=name, access="public",
+                created_by="system:embedded", at=at,
+            )  # fmt: skip
+    return tokens
+
+
+def set_up(*, hosts: list[str], admin_password: str | None, at: datetime) -> dict[str, Any]:
+    """Make everything that is missing; return keys and tokens, which are shown this once."""
+    loading.load()
+    images.load_catalogue()
+    publish_prices(at=at)
+    tenant, rival = found(TENANT, at=at, money=True), found(RIVAL, at=at, money=True)
+    owner = found(OWNER, at=at, money=False)
+    if admin_password is not None:
+        admin, _ = User.objects.get_or_create(username="admin", defaults={"email": "admin@demo.invalid"})
+        admin.is_staff = admin.is_superuser = True
+        admin.set_password(admin_password)
+        admin.save()
+    return {
+        "tenant": {"organization": tenant.public_id, "api_key": fresh_key(tenant, at=at)},
+        "rival": {"organization": rival.public_id, "api_key": fresh_key(rival, at=at)},
+        "owner": {"organization": owner.public_id, "api_key": fresh_key(owner, at=at)},
+        "enrolment_tokens": invite(hosts, owner=owner, at=at),
+        "currency": settings.SIMULATED_CURRENCY,
+        "simulated": True,
+    }

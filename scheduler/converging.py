@@ -1,0 +1,233 @@
+"""Wanted against observed: what hosts report becomes what leases are. Level-triggered, claimed, safe to repeat.
+
+Each unfinished lease says in `check_at` when it is to be looked at next; a tick claims what is due. Facts that cannot
+wait (a container exited, a host is lost, a GPU failed, a term is over) bring `check_at` forward in one statement.
+"""
+
+import logging
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from uuid import UUID, uuid4
+
+from django.db import connection
+from django.db.models import F, Q
+
+from agents import fence
+from agents.models import Workload
+from audit import ids
+from billing import exhaustion
+from leasing import calendar, lifecycle
+from leasing.models import Allocation, Lease
+from leasing.states import EndReason, State
+from scheduler import pool as pools
+from scheduler import recovery
+
+log = logging.getLogger(__name__)
+
+CLAIM_S = 10
+BATCH = 50
+MAX_PASSES = 20
+LOOK_AGAIN_S = {
+    State.PROVISIONING: 0.5,
+    State.ENDING: 0.5,
+    State.INTERRUPTED: 1.0,
+    State.ACTIVE: 5.0,
+    State.SCHEDULED: 5.0,
+}
+
+_BRING_FORWARD = """
+UPDATE leasing_lease AS lease SET check_at = %(at)s
+WHERE lease.state = 'active' AND lease.check_at > %(at)s AND (
+    lease.end_at <= %(at)s
+    OR EXISTS (SELECT 1 FROM leasing_leasemember AS member JOIN agents_host AS host ON host.id = member.host_id
+               WHERE member.lease_id = lease.id AND member.epoch = lease.epoch
+                 AND host.state IN ('lost', 'quarantined', 'retired'))
+    OR EXISTS (SELECT 1 FROM leasing_allocation AS held JOIN agents_device AS device ON device.id = held.device_id
+               WHERE held.lease_id = lease.id AND held.epoch = lease.epoch AND held.released_at IS NULL
+                 AND (device.health IN ('lost', 'failed', 'remedy') OR NOT device.present)))
+"""
+_CLAIM = """
+WITH due AS (SELECT id FROM leasing_lease
+             WHERE state NOT IN ('ended', 'pending', 'parked') AND check_at <= %(at)s
+               AND (claim_until IS NULL OR claim_until < %(at)s)
+             ORDER BY check_at LIMIT %(batch)s FOR NO KEY UPDATE SKIP LOCKED)
+UPDATE leasing_lease SET claim_token = %(token)s, claim_until = %(until)s, attempts = attempts + 1
+FROM due WHERE leasing_lease.id = due.id RETURNING leasing_lease.id
+"""
+
+
+def converge(*, at: datetime) -> int:
+    """Look at every lease that is due and at every device that can be let again; return how many leases were seen."""
+    release_devices(at=at)  # first: a scheduled lease may be due on them
+    _bring_forward(at)
+    seen = 0
+    for _ in range(MAX_PASSES):
+        claimed = _claim(at)
+        for lease_id, token in claimed:
+            _look_at(lease_id, token, at)
+        seen += len(claimed)
+        if len(claimed) < BATCH:
+            break
+    release_devices(at=at)
+    return seen
+
+
+def _bring_forward(at: datetime) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute(_BRING_FORWARD, {"at": at})
+    stopped = Workload.objects.filter(wanted=True, gone_at__isnull=True).filter(
+        Q(exited_at__isnull=False) | Q(unusable_since__isnull=False)
+    )
+    leases = [ids.decode("lease", reference) for reference in stopped.values_list("reference", flat=True)]
+    Lease.objects.filter(pk__in=[pk for pk in leases if pk], state=State.ACTIVE, check_at__gt=at).update(check_at=at)
+
+
+def _claim(at: datetime) -> list[tuple[UUID, UUID]]:
+    token = uuid4()
+    with connection.cursor() as cursor:
+        cursor.execute(_CLAIM, {"at": at, "batch": BATCH, "token": token, "until": at + timedelta(seconds=CLAIM_S)})
+        return [(row[0], token) for row in cursor.fetchall()]
+
+
+def _look_at(lease_id: UUID, token: UUID, at: datetime) -> None:
+    lease = Lease.objects.select_related("organization").get(pk=lease_id)
+    before = lease.version
+    try:
+        step = STEPS.get(State(lease.state))
+        if step is not None:
+            step(lease, at)
+    except Exception:
+        # One lease that cannot be moved must not stop the others; its attempts are counted and alarmed on.
+        log.exception("lease could not be looked at", extra={"lease": lease.public_id, "attempts": lease.attempts})
+    wait_s = LOOK_AGAIN_S.get(State(lease.state), 5.0) * min(1 + lease.attempts // 60, 10)
+    # Our claim only, and only if nobody moved it meanwhile: a move has set its own check_at.
+    Lease.objects.filter(pk=lease_id, claim_token=token, version=before).update(check_at=at + timedelta(seconds=wait_s))
+    Lease.objects.filter(pk=lease_id, claim_token=token).update(claim_token=None, claim_until=None)
+
+
+def _scheduled(lease: Lease, at: datetime) -> None:
+    if lease.start_at is None or lease.start_at > at:
+        return
+    held = [row for row in calendar.live(lease_id=lease.pk) if row.epoch == lease.epoch]
+    others = Allocation.objects.filter(
+        device__in=[row.device_id for row in held], released_at__isnull=True, during__startswith__lte=at
+    ).exclude(lease=lease)
+    if any(row.device.host.state in recovery.DEAD_HOST for row in held) or (
+        others.exists() and at > lease.start_at + timedelta(seconds=calendar.CLEANING_MARGIN_S)
+    ):
+        lifecycle.requeue(lease_id=lease.pk, at=at, reason="devices_not_ready")
+    elif not others.exists():
+        lifecycle.begin(lease_id=lease.pk, at=at)
+
+
+def _provisioning(lease: Lease, at: datetime) -> None:
+    workloads = lifecycle.live_workloads(lease)
+    if lease.end_at and lease.end_at <= at:
+        lifecycle.end(lease_id=lease.pk, reason=EndReason.EXPIRED, at=at)
+        return
+    for workload in workloads:
+        trouble = _start_trouble(workload)
+        if trouble is not None:
+            _start_failed(lease, workload, trouble, at)
+            return
+    if workloads and all(w.ready_at is not None and w.step == "ready" for w in workloads):
+        lifecycle.activate(lease_id=lease.pk, at=max(w.ready_at for w in workloads if w.ready_at), now=at)
+
+
+def _start_trouble(workload: Workload) -> str | None:
+    if workload.host.state in recovery.DEAD_HOST:
+        return "host_lost"
+    if workload.failure:
+        return workload.failure
+    if workload.exited_at is not None or workload.gone_at is not None:
+        return "exited_early"
+    return None
+
+
+def _start_failed(lease: Lease, workload: Workload, trouble: str, at: datetime) -> None:
+    detail = f"{trouble} on {workload.host.name}: {workload.detail}"[:300]
+    if workload.exit_code == 0 and trouble == "exited_early":
+        lifecycle.end(lease_id=lease.pk, reason=EndReason.COMPLETED, at=at, detail=detail)
+    elif lease.failed_starts + 1 >= lifecycle.MAX_FAILED_STARTS:
+        lifecycle.end(lease_id=lease.pk, reason=EndReason.FAILED_TO_START, at=at, detail=detail)
+    else:
+        lifecycle.requeue(lease_id=lease.pk, at=at, reason=trouble, detail=detail, avoid_host=workload.host_id)
+
+
+def _active(lease: Lease, at: datetime) -> None:
+    workloads = lifecycle.live_workloads(lease)
+    exits = [w for w in workloads if w.exited_at is not None]
+    if exits:
+        last = min(exits, key=lambda w: w.exited_at or at)
+        lifecycle.end(
+            lease_id=lease.pk, reason=EndReason.COMPLETED, at=at, last_good=last.exited_at,
+            detail=f"Its command exited with {last.exit_code}.",
+        )  # fmt: skip
+        return
+    lost = recovery.last_good_second(lease, workloads=list(workloads), at=at)
+    if lost is not None:
+        last_good, reason, detail = lost
+        lifecycle.interrupt(lease_id=lease.pk, last_good=last_good, at=at, reason=reason, detail=detail)
+        recovery.recover(Lease.objects.get(pk=lease.pk), workloads=list(workloads), at=at)
+    elif lease.end_at and lease.end_at <= at:
+        lifecycle.end(lease_id=lease.pk, reason=EndReason.EXPIRED, at=at, last_good=lease.end_at)
+
+
+def _interrupted(lease: Lease, at: datetime) -> None:
+    recovery.recover(lease, workloads=list(lifecycle.live_workloads(lease)), at=at)
+
+
+def _ending(lease: Lease, at: datetime) -> None:
+    running = Workload.objects.filter(reference=lease.public_id, gone_at__isnull=True).select_related("host")
+    safe = [fence.safe_at(workload) for workload in running]
+    if all(moment is not None and moment <= at for moment in safe):
+        lifecycle.finish(lease_id=lease.pk, at=at)
+
+
+STEPS: dict[State, Callable[[Lease, datetime], None]] = {
+    State.SCHEDULED: _scheduled,
+    State.PROVISIONING: _provisioning,
+    State.ACTIVE: _active,
+    State.INTERRUPTED: _interrupted,
+    State.ENDING: _ending,
+}
+
+
+def release_devices(*, at: datetime) -> int:
+    """Let the devices again whose lease has moved on and whose host says that nothing is left; return how many."""
+    over = (
+        Allocation.objects.filter(released_at__isnull=True, lease__isnull=False)
+        .filter(~Q(epoch=F("lease__epoch")) | Q(lease__state__in=[State.PENDING, State.ENDED]))
+        .select_related("lease", "device")
+    )
+    held = {(row.lease.public_id, row.epoch, row.rank, row.device.host_id) for row in over if row.lease}
+    released = 0
+    for reference, epoch, rank, host_id in sorted(held, key=str):
+        gone = Workload.objects.filter(
+            reference=reference, epoch=epoch, member=rank, host_id=host_id, gone_at__isnull=False
+        ).first()
+        if gone is not None:
+            released += lifecycle.release_gone(workload=gone, at=at)
+    return released
+
+
+def stop_exhausted(*, at: datetime) -> int:
+    """End what runs on wallets whose money is used up (billing knows the second); return how many leases."""
+    payers = exhaustion.due(at=at)
+    return expire_balances(payers=payers, at=at) if payers else 0
+
+
+def expire_balances(*, payers: list[UUID], at: datetime) -> int:
+    """End every running lease of the organizations whose money is used up, at this second."""
+    leases = Lease.objects.filter(
+        organization_id__in=payers, state__in=[State.ACTIVE, State.PROVISIONING, State.INTERRUPTED]
+    )
+    for lease in leases:
+        recovery.end_now(lease=lease, reason=EndReason.BALANCE, at=at)
+    return len(leases)
+
+
+def drifted_devices(*, at: datetime) -> set[UUID]:
+    """Return devices whose calendar still holds them though their promised end is past: for the operator's page."""
+    late = Allocation.objects.filter(released_at__isnull=True, during__endswith__lte=at)
+    return pools.busy_devices(late.values_list("device_id", flat=True), at=at)

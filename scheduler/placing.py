@@ -1,0 +1,209 @@
+"""Pending leases get their devices: the queue in order, the pool as it is, the pure decision, and the act.
+
+One pass is one transaction under an advisory lock, so that two placers never decide over each other's heads; tenants
+who ask for "now or not at all" decide beside it, and whoever loses the race at the calendar's constraint is decided
+again in the next pass. A pass that dies changes nothing.
+"""
+
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from django.db import connection, transaction
+from django.db.models import Case, IntegerField, Value, When
+
+from leasing import lifecycle, promised_price
+from leasing.calendar import CLEANING_MARGIN_S, DevicesTaken
+from leasing.lifecycle import Assignment
+from leasing.models import Lease
+from leasing.states import State
+from scheduler import pool as pools
+from scheduler.placement import Ask, Placement, Refusal, Want, decide
+from scheduler.pool import Pool, seconds
+
+BATCH = 256
+RETRY_S = 1  # a waiting lease is looked at again with every pass: capacity may come from anywhere
+PASS_LOCK = 0x6770_7901  # any constant of our own: "gpy", placing
+
+
+def term_of(lease: Lease) -> str:
+    return f"reserved:{lease.period}" if lease.term_kind == Lease.TermKind.RESERVED else str(lease.term_kind)
+
+
+def options_of(options: dict[str, Any]) -> tuple[Want, ...]:
+    return tuple(
+        Want(
+            model=option.get("model"),
+            count=option["count"],
+            nodes=option["nodes"],
+            slice=option.get("slice"),
+            memory_gib=(memory["min"], memory["max"]) if (memory := option.get("memory_gib")) else None,
+            region=option.get("region"),
+        )
+        for option in options["options"]
+    )
+
+
+def ask_for(lease: Lease, pool: Pool, *, at: datetime, grace_s: int) -> Ask:
+    """Return what the engine is asked for a lease: from its start (now, or later) until its known end and cleaning."""
+    limits = lease.constraints
+    start = max(lease.start_at, at) if lease.start_at else at
+    return Ask(
+        options=options_of(lease.request_options),
+        organization=str(lease.organization_id),
+        now_s=seconds(at),
+        start_s=seconds(start),
+        until_s=seconds(lease.end_at) + CLEANING_MARGIN_S + grace_s if lease.end_at else None,
+        max_price_micros=limits.get("max_price_micros"),
+        vendor=lease.image_needs.get("vendor", ""),
+        min_driver=limits.get("min_driver", ""),
+        min_cuda=max((limits.get("min_cuda", ""), lease.image_needs.get("min_cuda", "")), key=lambda v: _version(v)),
+        min_reliability_bp=limits.get("min_reliability_bp", 0),
+        regions=frozenset(limits.get("regions", ())),
+        exclude_hosts=pool.keys_of({*limits.get("exclude_hosts", ()), *lease.avoid_hosts}),
+        exclude_owners=frozenset(limits.get("exclude_owners", ())),
+        same_zone=limits.get("same") == "zone",
+        same_fabric=limits.get("same") == "fabric",
+        nvlink=limits.get("nvlink", "any"),
+        whole_machine=limits.get("whole_machine", False),
+        min_cpu_milli=limits.get("min_cpu_milli", 0),
+        min_ram_mib=limits.get("min_ram_mib", 0),
+        min_disk_mib=limits.get("min_disk_mib", 0),
+    )
+
+
+def _version(text: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in text.split(".") if part.isascii() and part.isdigit())
+
+
+def assignment(lease: Lease, placement: Placement, pool: Pool, *, at: datetime) -> Assignment:
+    """Return the act for a decision: seats of the calendar, and the price promised to this lease for each member."""
+    option = options_of(lease.request_options)[placement.option_index]
+    prices = {}
+    sku = ""
+    for rank, member in enumerate(placement.members):
+        host = pool.hosts[str(member.host)]
+        sku = promised_price.sku(model=host.model, slice_name=option.slice)
+        version = promised_price.frozen(
+            sku=sku, region=host.region, tier=host.tier, term=term_of(lease), currency=lease.currency,
+            priced_at=lease.priced_at, at=at,
+        )  # fmt: skip
+        prices[rank] = (version.pk, version.price_micros_per_hour)
+    return Assignment(
+        option_index=placement.option_index,
+        seats=pools.seats(placement),
+        sku=sku,
+        prices=prices,
+        facts={"score": placement.score, "reasons": list(placement.reasons)},
+    )
+
+
+@dataclass
+class Pass:
+    """What one pass did, for the log and the metrics."""
+
+    placed: int = 0
+    waiting: int = 0
+    lost_races: int = 0
+
+
+def queue() -> list[Lease]:
+    """Return the leases that wait, in the order in which they are served: reserved, on demand, spot; then by time."""
+    rank = Case(
+        When(term_kind=Lease.TermKind.RESERVED, then=Value(0)),
+        When(term_kind=Lease.TermKind.ON_DEMAND, then=Value(1)),
+        default=Value(2),
+        output_field=IntegerField(),
+    )
+    waiting = Lease.objects.filter(state=State.PENDING).annotate(rank=rank)
+    return list(waiting.order_by("rank", "requested_at", "pk")[:BATCH])
+
+
+@transaction.atomic
+def place_pending(*, at: datetime, grace_s: int) -> Pass:
+    """Make one pass over the queue; returns at once when another placer is at it."""
+    done = Pass()
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_try_advisory_xact_lock(%s)", [PASS_LOCK])
+        if not cursor.fetchone()[0]:
+            return done
+    loaded: dict[tuple[str, str], Pool] = {}
+    for place, lease in enumerate(queue(), start=1):
+        key = (term_of(lease), lease.currency)
+        pool = loaded.get(key) or loaded.setdefault(key, pools.load(term=key[0], currency=key[1], at=at))
+        if _place(lease, pool, at=at, grace_s=grace_s, done=done, place=place):
+            # Devices of one term's pool are devices of every other: what was bound must be seen there too.
+            loaded = {key: pool}
+    return done
+
+
+def _place(lease: Lease, pool: Pool, *, at: datetime, grace_s: int, done: Pass, place: int) -> bool:
+    ask = ask_for(lease, pool, at=at, grace_s=grace_s)
+    answer = decide(pool.views(), ask)
+    if isinstance(answer, Refusal):
+        done.waiting += 1
+        shadow(pool, ask, answer, organization=lease.organization_id)
+        note_waiting(lease, answer, place=place, at=at)
+        return False
+    try:
+        with transaction.atomic():
+            lifecycle.assign(lease_id=lease.pk, assignment=assignment(lease, answer, pool, at=at), at=at)
+    except DevicesTaken:
+        done.lost_races += 1
+        return False
+    except lifecycle.NotYet as fault:
+        # Its own earlier containers may still run. Its seats are kept for it meanwhile, on this overlay only.
+        done.waiting += 1
+        pool.take(answer, organization=lease.organization_id, start_s=ask.start_s, end_s=ask.until_s)
+        lifecycle.waiting(
+            lease_id=lease.pk, why={"text": fault.detail, "code": "fence", "counts": []}, place=place, eta=None,
+            check_at=at + timedelta(seconds=RETRY_S),
+        )  # fmt: skip
+        return False
+    except lifecycle.WrongState:
+        return False  # cancelled or placed since the queue was read
+    done.placed += 1
+    pool.take(answer, organization=lease.organization_id, start_s=ask.start_s, end_s=ask.until_s)
+    return True
+
+
+def shadow(pool: Pool, ask: Ask, refusal: Refusal, *, organization: Any) -> None:
+    """Keep the seats of the earliest start that is known, so that nobody who comes later delays it (backfill)."""
+    if refusal.earliest_s is None:
+        return
+    length = None if ask.until_s is None else ask.until_s - ask.start_s
+    until = None if length is None else refusal.earliest_s + length
+    later = Ask(**{**_fields(ask), "start_s": refusal.earliest_s, "until_s": until})
+    found = decide(pool.views(), later, explain=False)
+    if isinstance(found, Placement):
+        pool.take(found, organization=organization, start_s=later.start_s, end_s=until)
+
+
+def _fields(ask: Ask) -> dict[str, Any]:
+    return {name: getattr(ask, name) for name in ask.__dataclass_fields__}
+
+
+def note_waiting(lease: Lease, refusal: Refusal, *, place: int, at: datetime) -> None:
+    why = explained(refusal)
+    eta = {"at": why["earliest"], "certainty": "certain"} if why["earliest"] else {"at": None, "certainty": "unknown"}
+    lifecycle.waiting(lease_id=lease.pk, why=why, place=place, eta=eta, check_at=at + timedelta(seconds=RETRY_S))
+
+
+def explained(refusal: Refusal) -> dict[str, Any]:
+    """Return a refusal as the API shows it: a sentence, counts per constraint, and what would work."""
+
+    earliest = refusal.earliest_s
+    return {
+        "text": refusal.text("en"),
+        "code": "no_capacity",
+        "hosts_with_model": refusal.hosts_with_model,
+        "counts": [
+            {"code": reason.code, "hosts": reason.hosts, "need": reason.need, "have": reason.have}
+            for reason in refusal.reasons
+        ],
+        "would_help": [
+            {"constraint": help_.constraint, "value": help_.value, "request": help_.what}
+            for help_ in refusal.relaxations
+        ],
+        "earliest": datetime.fromtimestamp(earliest, UTC).strftime("%Y-%m-%dT%H:%M:%SZ") if earliest else None,
+    }

@@ -1,0 +1,84 @@
+"""What happens when a host dies, a GPU fails, or a container ends under a lease.
+
+A host is *suspect* after 15 s of silence and *lost* after 30 s (`agents.silence`). At *lost* the meter of each of its
+leases is stopped at the last second in which the host was heard: silence is never billed. The lease is `interrupted`,
+and its recovery policy decides:
+
+restart_elsewhere   the epoch is given up and the lease waits at its old place in the queue. It is bound again as soon
+                    as the fence is safe: the old containers are acknowledged as gone, or cannot run any more because
+                    their dead-man timers have passed (`agents.fence`). So no two epochs ever run at the same time.
+wait_for_host       the same epoch goes on if the host comes back within its validity; the seconds between are free.
+end                 it ends with the reason `host_lost`.
+
+The devices of the dead host stay bound in the calendar until that host answers again and says that nothing is left.
+A device that fails under a running lease is treated alike, with the second of its failure as the last good one.
+"""
+
+from datetime import datetime, timedelta
+
+from django.conf import settings
+
+from agents.models import Device, Host, Workload
+from leasing import calendar, lifecycle
+from leasing.models import Lease
+from leasing.states import VALID_FOR_S, EndReason, OnInterrupt
+
+DEAD_HOST = frozenset({Host.State.LOST, Host.State.QUARANTINED, Host.State.RETIRED})
+DEAD_DEVICE = frozenset({Device.Health.LOST, Device.Health.FAILED, Device.Health.REMEDY})
+
+
+def last_good_second(lease: Lease, *, workloads: list[Workload], at: datetime) -> tuple[datetime, str, str] | None:
+    """Return (last usable second, reason, detail) if the use of an active lease is lost, else None.
+
+    A gang is whole or absent: the earliest loss of any member is the loss of all.
+    """
+    losses: list[tuple[datetime, str, str]] = []
+    for workload in workloads:
+        host = workload.host
+        if host.state in DEAD_HOST:
+            heard = host.last_heard_at or workload.wanted_at
+            losses.append((min(heard, at), "host_lost", f"Host {host.name} was last heard at {heard:%H:%M:%S} UTC."))
+        if workload.unusable_since is not None:
+            losses.append((workload.unusable_since, "unusable", workload.detail))
+        if workload.gone_at is not None and workload.exited_at is None:
+            losses.append((workload.gone_at, "container_gone", workload.detail))
+    for allocation in calendar.live(lease_id=lease.pk):
+        device = allocation.device
+        if allocation.epoch == lease.epoch and (device.health in DEAD_DEVICE or not device.present):
+            since = min(device.health_since or at, at)
+            losses.append((since, "device_failed", f"{device.uuid}: {device.health_reason or device.health}"))
+    return min(losses, default=None)
+
+
+def recover(lease: Lease, *, workloads: list[Workload], at: datetime) -> None:
+    """Carry out the policy of an interrupted lease; level-triggered, so safe to repeat."""
+    policy = OnInterrupt(lease.on_interrupt)
+    if policy is OnInterrupt.RESTART_ELSEWHERE:
+        lifecycle.requeue(lease_id=lease.pk, at=at, reason="restart_elsewhere")
+    elif policy is OnInterrupt.END:
+        lifecycle.end(lease_id=lease.pk, reason=EndReason.HOST_LOST, at=at)
+    elif workloads and all(_runs_again(workload, since=lease.state_since) for workload in workloads):
+        ready = max(workload.host.last_heard_at or at for workload in workloads)
+        lifecycle.revive(lease_id=lease.pk, ready_at=min(ready, at), at=at)
+    elif at > lease.state_since + timedelta(seconds=VALID_FOR_S[policy]):
+        lifecycle.end(lease_id=lease.pk, reason=EndReason.HOST_LOST, at=at, detail="Its host did not come back.")
+
+
+def _runs_again(workload: Workload, *, since: datetime) -> bool:
+    # Each sync says all that runs, so what a host said after the interruption is how it is now.
+    heard = workload.host.last_heard_at
+    return heard is not None and heard > since and workload.step == "ready" and workload.host.state == Host.State.ONLINE
+
+
+def billable_until(*, workloads: list[Workload], at: datetime, suspect_after_s: int) -> datetime:
+    """Return the second at which a stop asked for at `at` ends the meter: earlier if a host has fallen silent."""
+    heard = [w.host.last_heard_at for w in workloads if w.host.last_heard_at is not None]
+    silent = [moment for moment in heard if (at - moment).total_seconds() > suspect_after_s]
+    return min([at, *silent])
+
+
+def end_now(*, lease: Lease, reason: EndReason, at: datetime, detail: str = "") -> Lease:
+    """End a lease at this second, or where its host has fallen silent, at the last one in which it was heard."""
+    workloads = list(lifecycle.live_workloads(lease))
+    until = billable_until(workloads=workloads, at=at, suspect_after_s=settings.HOST_SUSPECT_AFTER_S)
+    return lifecycle.end(lease_id=lease.pk, reason=reason, at=at, last_good=until, detail=detail)

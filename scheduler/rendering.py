@@ -1,0 +1,253 @@
+"""Leases, quotes and events as the API shows them. A page of leases costs as many queries as one lease."""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any
+from uuid import UUID
+
+from agents.models import Workload
+from apikit.money import Money
+from billing import metering
+from leasing.lifecycle import MEMBERS_PER_EPOCH
+from leasing.models import Allocation, Lease, LeaseEvent, LeaseMember, Quote
+from leasing.states import ACTIONS, State
+from leasing.terms import Term
+
+_RUNS = {"ready": "running"}
+
+
+def instant(moment: datetime | None) -> str | None:
+    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ") if moment else None
+
+
+def leases(rows: Sequence[Lease], *, at: datetime, with_cost: bool) -> list[dict[str, Any]]:
+    """Return the leases with their members. with_cost: also what each has cost until `at`, from its segments."""
+    members = _members(rows)
+    workloads = _workloads(rows)
+    devices = _devices(rows)
+    return [
+        _lease(row, members[row.pk], workloads[row.public_id], devices[row.pk], at=at, with_cost=with_cost)
+        for row in rows
+    ]
+
+
+def lease(row: Lease, *, at: datetime) -> dict[str, Any]:
+    return leases([row], at=at, with_cost=True)[0]
+
+
+def _lease(
+    row: Lease, members: list[LeaseMember], workloads: dict[tuple[int, int], Workload],
+    devices: dict[tuple[int, int], list[Allocation]], *, at: datetime, with_cost: bool,
+) -> dict[str, Any]:  # fmt: skip
+    current = [member for member in members if member.epoch == row.epoch]
+    term = Term(row.term_kind, row.period, row.renew, row.start_at, row.end_at, row.duration_s)
+    return {
+        "id": row.public_id,
+        "version": row.version,
+        "state": row.state,
+        "state_since": instant(row.state_since),
+        "actions": list(ACTIONS[State(row.state)]),
+        "request": row.request,
+        "image": row.image,
+        "image_reference": row.image_reference,
+        "term": term.to_json(),
+        "name": row.name,
+        "labels": row.labels,
+        "command": row.command,
+        "on_interrupt": row.on_interrupt,
+        "on_exit": row.on_exit,
+        "notice_s": row.notice_s,
+        "gpu_count": row.gpu_count,
+        "simulated": row.simulated,
+        "created_at": instant(row.requested_at),
+        "active_since": instant(row.first_active_at),
+        "ended_at": instant(row.ended_at),
+        "end_reason": row.ending_reason or None,
+        "end_detail": row.ending_detail or None,
+        "exit_code": row.exit_code,
+        "why_waiting": row.why_waiting,
+        "queue_place": row.queue_place,
+        "eta": row.eta,
+        "price": _price(row, current),
+        "held": Money(row.held_micros, row.currency).to_json(),
+        "cost": _cost(row, at) if with_cost else _final_cost(row),
+        "members": [_member(m, workloads.get((m.epoch, m.rank)), devices.get((m.epoch, m.rank), [])) for m in current],
+    }
+
+
+def _price(row: Lease, members: list[LeaseMember]) -> dict[str, Any] | None:
+    if not members:
+        return None
+    dearest = max(member.price_micros_per_hour for member in members)
+    total = sum(member.price_micros_per_hour * member.gpu_count for member in members)
+    return Money(dearest, row.currency).to_json() | {
+        "per": "gpu_hour",
+        "total_per_hour": Money(total, row.currency).to_json(),
+    }
+
+
+def _cost(row: Lease, at: datetime) -> dict[str, Any]:
+    cost = metering.cost(reference=row.public_id, at=row.ended_at or at)
+    charged = row.charged_micros if row.charged_micros is not None else cost.charged_micros
+    return {
+        "billable_seconds": cost.seconds,
+        "charged": Money(charged, row.currency).to_json(),
+        "running": cost.running,
+        "final": row.charged_micros is not None,
+    }
+
+
+def _final_cost(row: Lease) -> dict[str, Any] | None:
+    if row.charged_micros is None:
+        return None
+    return {"charged": Money(row.charged_micros, row.currency).to_json(), "running": False, "final": True}
+
+
+def _member(member: LeaseMember, workload: Workload | None, held: list[Allocation]) -> dict[str, Any]:
+    step = workload.step if workload else "absent"
+    return {
+        "rank": member.rank,
+        "host": member.host.public_id,
+        "host_name": member.host.name,
+        "host_state": member.host.state,
+        "region": member.host.zone.region.slug,
+        "zone": member.host.zone.slug,
+        "state": _RUNS.get(step, step),
+        "detail": workload.detail if workload else "",
+        "progress": workload.progress if workload else {},
+        "container": (workload.container or None) if workload else None,
+        "image_digest": (workload.image_digest or None) if workload else None,
+        "ports": workload.ports if workload else {},
+        "gpu_count": member.gpu_count,
+        "gpus": [
+            {
+                "uuid": row.device.uuid,
+                "model": row.device.model.slug if row.device.model else None,
+                "units": [row.units.lower, row.units.upper],
+            }
+            for row in held
+        ],
+        "simulated": member.host.simulated,
+    }
+
+
+def _members(rows: Sequence[Lease]) -> dict[UUID, list[LeaseMember]]:
+    found: dict[UUID, list[LeaseMember]] = defaultdict(list)
+    wanted = LeaseMember.objects.filter(lease__in=[row.pk for row in rows]).select_related("host__zone__region")
+    for member in wanted.order_by("lease", "epoch", "rank"):
+        found[member.lease_id].append(member)
+    return found
+
+
+def _workloads(rows: Sequence[Lease]) -> dict[str, dict[tuple[int, int], Workload]]:
+    found: dict[str, dict[tuple[int, int], Workload]] = defaultdict(dict)
+    for workload in Workload.objects.filter(reference__in=[row.public_id for row in rows]):
+        found[workload.reference][workload.epoch, workload.member] = workload
+    return found
+
+
+def _devices(rows: Sequence[Lease]) -> dict[UUID, dict[tuple[int, int], list[Allocation]]]:
+    found: dict[UUID, dict[tuple[int, int], list[Allocation]]] = defaultdict(lambda: defaultdict(list))
+    held = Allocation.objects.filter(lease__in=[row.pk for row in rows]).select_related("device__model")
+    for allocation in held.order_by("lease", "rank", "device__index"):
+        if allocation.lease_id is not None:
+            found[allocation.lease_id][allocation.epoch, allocation.rank].append(allocation)
+    return found
+
+
+def event(row: LeaseEvent) -> dict[str, Any]:
+    return {
+        "seq": row.seq,
+        "at": instant(row.at),
+        "from_state": row.from_state or None,
+        "to_state": row.to_state,
+        "reason": row.reason,
+        "detail": row.detail,
+        "facts": row.facts,
+    }
+
+
+def quote(row: Quote) -> dict[str, Any]:
+    return {
+        "id": row.public_id,
+        "version": row.version,
+        "state": row.state,
+        "actions": ["cancel"] if row.state == Quote.State.OPEN else [],
+        "request": row.request,
+        "gpu_count": row.gpu_count,
+        "sku": row.sku,
+        "price_per_hour": Money(row.price_micros_per_hour, row.currency).to_json(),
+        "price": Money(row.price_micros_per_hour // max(row.gpu_count, 1), row.currency).to_json()
+        | {"per": "gpu_hour"},
+        "created_at": instant(row.created_at),
+        "expires_at": instant(row.expires_at),
+        "lease": row.lease.public_id if row.lease else None,
+        "simulated": row.simulated,
+    }
+
+
+def offers(lines: list[dict[str, Any]], *, sort: str) -> list[dict[str, Any]]:
+    field = "price_micros_per_hour" if sort.endswith("price") else "available"
+    ordered = sorted(lines, key=lambda line: (line[field], line["request"]), reverse=sort.startswith("-"))
+    return [_offer(line) for line in ordered]
+
+
+def charges(row: Lease, *, at: datetime) -> dict[str, Any]:
+    """Return what a lease has cost, segment by segment."""
+    cost = metering.cost(reference=row.public_id, at=row.ended_at or at)
+    lines = [
+        {
+            "member": line.member % MEMBERS_PER_EPOCH,
+            "epoch": line.member // MEMBERS_PER_EPOCH,
+            "use": line.use,
+            "what": line.what,
+            "from": instant(line.start),
+            "to": instant(line.end),
+            "seconds": line.seconds,
+            "quantity": line.quantity,
+            "price": Money(line.price_micros_per_hour, row.currency).to_json() | {"per": "gpu_hour"},
+            "charged": Money(line.micros, row.currency).to_json(),
+        }
+        for line in cost.lines
+    ]
+    charged = row.charged_micros if row.charged_micros is not None else cost.charged_micros
+    return {
+        "id": row.public_id,
+        "lines": lines,
+        "billable_seconds": cost.seconds,
+        "charged": Money(charged, row.currency).to_json(),
+        "simulated": row.simulated,
+    }
+
+
+def _offer(line: dict[str, Any]) -> dict[str, Any]:
+    price = Money(line["price_micros_per_hour"], line["currency"]).to_json() | {"per": "gpu_hour"}
+    return {name: value for name, value in line.items() if name not in {"price_micros_per_hour", "currency"}} | {
+        "price": price
+    }
+
+
+def plan(found: dict[str, Any]) -> dict[str, Any]:
+    """Return a dry run's plan with its money and times as the API writes them."""
+    currency = found["currency"]
+    micros = {
+        "price_micros_per_hour": "price_per_hour",
+        "estimated_total_micros": "estimated_total",
+        "first_hold_micros": "first_hold",
+    }
+    shown: dict[str, Any] = {}
+    for name, value in found.items():
+        if name in micros:
+            shown[micros[name]] = None if value is None else Money(value, currency).to_json()
+        else:
+            shown[name] = value
+    start = dict(found["start"])
+    if isinstance(start["at"], datetime):
+        start["at"] = instant(start["at"])
+    placement = [
+        {k: v for k, v in member.items() if k != "price_micros_per_hour"}
+        | {"price": Money(member["price_micros_per_hour"], currency).to_json() | {"per": "gpu_hour"}}
+        for member in found["placement"] or []
+    ]
+    return shown | {"start": start, "placement": placement or None}

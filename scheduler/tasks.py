@@ -1,0 +1,29 @@
+"""Ticks of the decider: thin, idempotent, and safe to run twice."""
+
+from celery import shared_task
+from django.conf import settings
+
+from apikit import clock
+from leasing import quotes
+from scheduler import converging, doorbell, placing
+
+
+@shared_task(name="scheduler.place_pending")  # type: ignore[untyped-decorator]
+def place_pending(**_: object) -> None:
+    placing.place_pending(at=clock.now(), grace_s=settings.WORKLOAD_STOP_GRACE_S)
+
+
+@shared_task(name="scheduler.converge")  # type: ignore[untyped-decorator]
+def converge(**_: object) -> None:
+    converging.converge(at=clock.now())
+    doorbell.ring("scheduler.place_pending")
+
+
+@shared_task(name="scheduler.expire_quotes")  # type: ignore[untyped-decorator]
+def expire_quotes(**_: object) -> None:
+    quotes.expire_due(at=clock.now())
+
+
+@shared_task(name="scheduler.stop_exhausted")  # type: ignore[untyped-decorator]
+def stop_exhausted(**_: object) -> None:
+    converging.stop_exhausted(at=clock.now())

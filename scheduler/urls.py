@@ -1,0 +1,21 @@
+"""Doors of the decider, under /api/v1/."""
+
+from django.urls import path
+
+from scheduler import api
+
+urlpatterns = [
+    path("leases", api.LeaseCollection.as_view(), name="lease-collection"),
+    path("leases/<str:id>", api.LeaseItem.as_view(), name="lease-item"),
+    path("leases/<str:id>/events", api.LeaseEvents.as_view(), name="lease-events"),
+    path("leases/<str:id>/logs", api.LeaseLogs.as_view(), name="lease-logs"),
+    path("leases/<str:id>/members", api.LeaseMembers.as_view(), name="lease-members"),
+    path("leases/<str:id>/charges", api.LeaseCharges.as_view(), name="lease-charges"),
+    path("leases/<str:id>/actions/end", api.LeaseEnd.as_view(), name="lease-end"),
+    path("leases/<str:id>/actions/cancel", api.LeaseEnd.as_view(), name="lease-cancel"),
+    path("leases/<str:id>/actions/<str:action>", api.LeaseAction.as_view(), name="lease-action"),
+    path("offers", api.OfferCollection.as_view(), name="offer-collection"),
+    path("quotes", api.QuoteCollection.as_view(), name="quote-collection"),
+    path("quotes/<str:id>", api.QuoteItem.as_view(), name="quote-item"),
+    path("quotes/<str:id>/actions/cancel", api.QuoteCancel.as_view(), name="quote-cancel"),
+]
