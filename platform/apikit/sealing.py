@@ -5,7 +5,6 @@ A sealed value is: key id (one byte of length, then its ASCII), 12 bytes of nonc
 """
 
 import base64
-import hashlib
 import os
 
 from cryptography.exceptions import InvalidTag
@@ -48,13 +47,8 @@ def key_id_of(sealed: bytes) -> str:
 
 def _keys() -> dict[str, bytes]:
     """Read SEALING_KEYS: "id:base64 of 32 bytes" with commas between, the newest first."""
-    configured: str = getattr(settings, "SEALING_KEYS", "")
-    if not configured:
-        if not settings.DEBUG:
-            raise ImproperlyConfigured("Set SEALING_KEYS: id:base64-of-32-bytes, several with commas between.")
-        return {"development": hashlib.sha256(b"sealing " + settings.SECRET_KEY.encode()).digest()}
     keys = {}
-    for item in configured.split(","):
+    for item in settings.SEALING_KEYS.split(","):
         key_id, _, encoded = item.strip().partition(":")
         keys[key_id] = base64.b64decode(encoded, validate=True)
         if len(keys[key_id]) != 32 or not key_id.isascii() or not 0 < len(key_id) < 64:

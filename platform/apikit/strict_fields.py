@@ -15,6 +15,7 @@ from rest_framework import serializers
 from rest_framework.exceptions import ValidationError
 from rest_framework.fields import SkipField, empty
 
+from apikit import display_text
 from apikit.errors import InvalidInput, echoed
 from apikit.money import Money, read_amount
 from apikit.strict_json import pointer_token
@@ -24,7 +25,6 @@ _INSTANT = re.compile(
     re.ASCII,
 )
 _CURRENCY = re.compile(r"[A-Z]{3}", re.ASCII)
-_ZERO_WIDTH_JOINER = "\u200d"
 
 
 class Faults(ValidationError):
@@ -90,20 +90,12 @@ class DisplayText(Text):
         if self.max_length is not None and len(data) > 4 * self.max_length:
             raise fault("too_long", f"At most {self.max_length} characters.", position=self.max_length)
         text = super().read(unicodedata.normalize("NFC", data))
-        for position, character in enumerate(text):
-            _check_display(text, position, unicodedata.category(character))
+        found = display_text.first_fault(text)
+        if found is not None:
+            raise fault(found.code, found.detail, position=found.position)
         if text and not text.strip():
             raise fault("bad_value", "Spaces alone are no text.")
         return text
-
-
-def _check_display(text: str, position: int, category: str) -> None:
-    if category in {"Cc", "Zl", "Zp"}:
-        raise fault("control_character", "Control characters are not allowed here.", position=position)
-    if category == "Cf":
-        joins = text[position] == _ZERO_WIDTH_JOINER and 0 < position < len(text) - 1
-        if not (joins and unicodedata.category(text[position - 1]) in {"So", "Sk", "Mn"}):
-            raise fault("format_character", "Invisible format characters are not allowed here.", position=position)
 
 
 class Name(DisplayText):

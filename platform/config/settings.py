@@ -1,5 +1,6 @@
 """Every setting of the control plane. What differs between environments comes from the environment (env.py)."""
 
+from base64 import b64encode
 from hashlib import sha256
 from pathlib import Path
 
@@ -80,8 +81,10 @@ LANGUAGE_CODE = "en"
 STATIC_URL = "static/"
 STATIC_ROOT = BASE_DIR / "static-collected"
 
-# Secrets at rest: "id:base64 of 32 bytes", commas between, the newest first. Empty: derived, only with DEBUG.
-SEALING_KEYS = env.text("SEALING_KEYS", "")
+# Secrets at rest: "id:base64 of 32 bytes", commas between, the newest first.
+SEALING_KEYS = env.text(
+    "SEALING_KEYS", f"development:{b64encode(sha256(SECRET_KEY.encode()).digest()).decode()}" if DEBUG else None
+)
 # (quota, window in seconds) per policy of apikit.rate_limits, over its defaults.
 RATE_LIMITS: dict[str, tuple[int, int]] = {
     "requests": (env.seconds("RATE_LIMIT_REQUESTS", 1200), 60),

@@ -114,22 +114,17 @@ def test_a_whole_surrogate_pair_is_a_character() -> None:
     assert strict_json.loads(b'"\\ud83d\\ude80"') == "🚀"
 
 
+DECENT = st.text(st.characters(exclude_characters="\x00", exclude_categories=["Cs"]))
 JSON = st.recursive(
-    st.none() | st.booleans() | st.integers(-(10**18), 10**18) | st.text(st.characters(exclude_characters="\x00")),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(st.characters(min_codepoint=1)), inner),
+    st.none() | st.booleans() | st.integers(-(10**18), 10**18) | DECENT,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(DECENT, inner),
     max_leaves=20,
 )
 
 
 @given(JSON, st.booleans())
 def test_any_decent_document_is_read_as_the_standard_library_reads_it(value: Any, ascii_only: bool) -> None:
-    raw = json.dumps(value, ensure_ascii=ascii_only).encode("utf-8", "surrogatepass")
-    try:
-        expected = json.loads(raw.decode("utf-8"))
-    except UnicodeDecodeError:
-        return
-
-    assert strict_json.loads(raw) == expected
+    assert strict_json.loads(json.dumps(value, ensure_ascii=ascii_only).encode()) == value
 
 
 @given(st.binary(max_size=200))
