@@ -60,8 +60,9 @@ def _up(options: argparse.Namespace) -> int:
         print(json.dumps(access))
         return 0
     print("gpuyard runs on this machine. Its GPUs are simulated.")
-    for label, name in (("API", "api_url"), ("admin", "admin_url"), ("API key", "api_key")):
-        print(f"  {label:8} {access.get(name)}")
+    print(f"  API      {access['api_url']}")
+    print(f"  API key  {access['api_key']}")
+    print(f"  admin    {access['admin_url']}  ({access['admin_user']} / {access['admin_password']})")
     print("Use it:  gpuyard login --api-url URL, then gpuyard offers.   End it:  gpuyard down")
     return 0
 

@@ -3,7 +3,7 @@
 import json
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -28,27 +28,23 @@ class Process:
 
 @dataclass(frozen=True)
 class PoolHost:
-    """A host of the pool file: its agent's name and options, see data/pool.json."""
+    """A simulated host of the pool file, see data/pool.json: a real agent whose GPUs are simulated.
+
+    gpus: such as "A100_80G x8". options: further ones of `gpuyard-agent run`.
+    """
 
     name: str
-    zone: str
-    gpus: tuple[str, ...]  # "A100_80G x8"
+    gpus: tuple[str, ...]
     engine: str = "process"
-    access: str = "public"
     options: tuple[str, ...] = ()
 
 
 def read_pool(path: Path) -> list[PoolHost]:
-    """Return the hosts of a pool file, {"hosts": [{"name", "zone", "gpus", ...}]}: the fields of PoolHost."""
+    """Return the hosts of a pool file, {"hosts": [{"name", "gpus", ...}]}: the fields of PoolHost."""
     hosts: list[dict[str, Any]] = json.loads(path.read_text())["hosts"]
     return [
         PoolHost(**{**host, "gpus": tuple(host["gpus"]), "options": tuple(host.get("options", ()))}) for host in hosts
     ]
-
-
-def described(host: PoolHost) -> dict[str, Any]:
-    """Return the host as `read_pool` reads it."""
-    return asdict(host)
 
 
 def control_plane(*, ports: Mapping[str, int], beat_folder: Path) -> list[Process]:
@@ -71,7 +67,7 @@ def control_plane(*, ports: Mapping[str, int], beat_folder: Path) -> list[Proces
             "beat",
             _python("-m", "celery", "-A", "config", "beat", "--schedule", str(beat_folder / "schedule"), "--pidfile="),
         ),
-        Process("loops", _python("-m", "django", "loops")),
+        Process("loops", _python("-m", "django", "loops", "--fallback")),
     ]
 
 

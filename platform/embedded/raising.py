@@ -5,6 +5,7 @@ Every process gets the settings of production; only `DATABASE_URL` and `CELERY_B
 
 import json
 import os
+import secrets
 import signal
 import sys
 from collections.abc import Mapping
@@ -21,7 +22,7 @@ from embedded.supervisor import Supervisor
 # Of our own environment; more than this a server started by hand would not have either.
 PASSED_ON = frozenset({"PATH", "HOME", "USER", "LOGNAME", "LANG", "LC_ALL", "TMPDIR", "PYTHONPATH", "DOCKER_HOST"})
 OURS = frozenset({"GPUYARD_DATABASE_URL", "GPUYARD_CELERY_BROKER_URL", "GPUYARD_TOKEN"})
-MIGRATE_WITHIN_S = 120.0
+SET_UP_WITHIN_S = 120.0
 
 
 def supervise(path: Path) -> int:
@@ -59,7 +60,7 @@ def _raise(supervisor: Supervisor, plan: Mapping[str, Any]) -> None:
     supervisor.environment |= environment(folder, ports, plan.get("environment", {}))
     supervisor.environment |= {"DATABASE_URL": postgres.url(), "CELERY_BROKER_URL": broker.url}
     supervisor.tell(step="tables")
-    supervisor.run_once("migrate", *_django("migrate", "--no-input"), within_s=MIGRATE_WITHIN_S)
+    supervisor.run_once("migrate", *_django("migrate", "--no-input"), within_s=SET_UP_WITHIN_S)
     supervisor.run_once("collectstatic", *_django("collectstatic", "--no-input"), within_s=60.0)
     supervisor.tell(step="catalogue, images, prices, first organization")
     tokens = _set_up(supervisor, hosts, ports)
@@ -95,24 +96,25 @@ def environment(folder: StackFolder, ports: Mapping[str, int], further: Mapping[
 
 
 def _set_up(supervisor: Supervisor, hosts: list[PoolHost], ports: Mapping[str, int]) -> dict[str, str]:
-    """Load what a market needs; return a one-time token for each host that has not enrolled yet.
-
-    `setup_embedded` prints {"api_key", "organization", "tokens": {host: token}, ...}. It shows the key only when it
-    makes it, so what it said earlier is kept.
-    """
+    """Load what a market needs and write `access`; return a one-time token for each host that has not enrolled yet."""
     folder = supervisor.folder
-    strangers = [host for host in hosts if not folder.read(f"agents/{host.name}/identity").get("host")]
-    folder.write("strangers", {"hosts": [process_table.described(host) for host in strangers]})
-    asked = _django("setup_embedded", "--pool", str(folder.path / "strangers.json"))
-    said = json.loads(supervisor.run_once("setup", *asked, within_s=MIGRATE_WITHIN_S).splitlines()[-1])
-    tokens: dict[str, str] = said.pop("tokens", {})
-    new = {name: value for name, value in said.items() if value is not None}
-    urls = {
-        "api_url": f"http://127.0.0.1:{ports['api']}",
-        "admin_url": f"http://127.0.0.1:{ports['api']}/admin/",
-        "agents_url": f"http://127.0.0.1:{ports['streams']}",
-    }
-    folder.write("access", {**folder.read("access"), **new, **urls})
+    password = folder.read("access").get("admin_password") or secrets.token_urlsafe(12)
+    named = [part for host in hosts for part in ("--host", host.name)]
+    asked = _django("setup_embedded", *named, "--admin-password", password)
+    said = json.loads(supervisor.run_once("setup", *asked, within_s=SET_UP_WITHIN_S).splitlines()[-1])
+    tokens: dict[str, str] = said.pop("enrolment_tokens")
+    folder.write(
+        "access",
+        {
+            "api_url": f"http://127.0.0.1:{ports['api']}",
+            "agents_url": f"http://127.0.0.1:{ports['streams']}",
+            "admin_url": f"http://127.0.0.1:{ports['api']}/admin/",
+            "admin_user": "admin",
+            "admin_password": password,
+            "api_key": said["tenant"]["api_key"],
+            **said,
+        },
+    )
     return tokens
 
 
