@@ -1,11 +1,14 @@
 """A scripted server per test, and nothing of the person's own configuration."""
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner, Result
 
 import gpuyard
+from gpuyard.cli import cli
 from tests.gpuyard.scripted_server import ScriptedServer, serve
 
 KEY = "gy_live_abcd1234_" + "x" * 38
@@ -36,3 +39,20 @@ def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 def client(server: ScriptedServer) -> Iterator[gpuyard.Client]:
     with gpuyard.Client(KEY, api_url=server.url) as made:
         yield made
+
+
+@dataclass(frozen=True)
+class Shell:
+    """Runs the command in this process against the scripted server."""
+
+    server: ScriptedServer
+
+    def __call__(self, *arguments: str, stdin: str | None = None, **environment: str) -> Result:
+        named = {"GPUYARD_API_URL": self.server.url, "GPUYARD_API_KEY": KEY, **environment}
+        return CliRunner().invoke(cli, arguments, input=stdin, env=named, catch_exceptions=False)
+
+
+@pytest.fixture
+def shell(server: ScriptedServer, monkeypatch: pytest.MonkeyPatch) -> Shell:
+    monkeypatch.delenv("COLUMNS", raising=False)
+    return Shell(server)

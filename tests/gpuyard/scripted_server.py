@@ -1,6 +1,7 @@
 """A real HTTP server on loopback that answers what a test tells it to, and remembers what it was asked."""
 
 import json
+import sys
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator
@@ -62,6 +63,15 @@ class ScriptedServer:
         return script(asked) if callable(script) else script
 
 
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Report what went wrong, but not that a client went away: tests do that on purpose."""
+        if not isinstance(sys.exception(), ConnectionError):
+            super().handle_error(request, client_address)
+
+
 @contextmanager
 def serve() -> Iterator[ScriptedServer]:
     scripted = ScriptedServer()
@@ -98,8 +108,7 @@ def serve() -> Iterator[ScriptedServer]:
         def log_message(self, format: str, *args: Any) -> None:
             """Say nothing: the test's own output is what counts."""
 
-    http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    http.daemon_threads = True
+    http = _Server(("127.0.0.1", 0), Handler)
     scripted.url = f"http://127.0.0.1:{http.server_port}"
     thread = threading.Thread(target=http.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
     thread.start()

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import click
@@ -26,6 +26,13 @@ from gpuyard.transport import Send
 OUTPUTS = ("table", "wide", "json", "yaml", "name")
 _WORTH_SAYING_S = 2.0  # a pause before another try that is longer than this is told
 _Details = Callable[[dict[str, Any]], Iterable[tuple[str, str]]]
+
+
+class _Pipe(Console):
+    """A console whose reader may leave early (`| head`): that is told at the door, not here."""
+
+    def on_broken_pipe(self) -> None:
+        raise BrokenPipeError
 
 
 @dataclass
@@ -62,11 +69,11 @@ class Session:
 
     @cached_property
     def out(self) -> Console:
-        return Console(highlight=False, soft_wrap=True)
+        return _Pipe(highlight=False, soft_wrap=True)
 
     @cached_property
     def talk(self) -> Console:
-        return Console(stderr=True, highlight=False, soft_wrap=True)
+        return _Pipe(stderr=True, highlight=False, soft_wrap=True)
 
     def say(self, text: str, *, style: str = "") -> None:
         """Tell the person something; never data."""
@@ -214,14 +221,13 @@ class Family(click.Group):
         return super().parse_args(ctx, args)
 
 
-def listing_options[F: Callable[..., Any]](function: F) -> F:
+def listing_options(function: Callable[..., None]) -> Callable[..., None]:
     """Add --limit and --all; the verb receives `limit`, None for all."""
-    every = click.option(
-        "--all", "limit", flag_value=0, type=int, callback=lambda *given: given[2] or None, help="Show all of them."
-    )
-    some = click.option("--limit", type=click.IntRange(min=1), default=50, help="Show at most so many.")
-    return some(every(function))
 
+    @click.option("--limit", type=click.IntRange(min=1), default=50, help="Show at most so many (50).")
+    @click.option("--all", "every", is_flag=True, help="Show all of them.")
+    @functools.wraps(function)
+    def verb(*args: Any, limit: int, every: bool, **kwargs: Any) -> None:
+        function(*args, limit=None if every else limit, **kwargs)
 
-def config_path() -> Path:
-    return config.default_path()
+    return verb

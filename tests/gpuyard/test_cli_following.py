@@ -1,0 +1,201 @@
+"""--wait, logs, run: progress, Ctrl-C, and the exit code of what ran."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from typing import Any
+
+import pytest
+
+from tests.gpuyard.conftest import KEY, Shell
+from tests.gpuyard.scripted_server import Answer, Asked, ScriptedServer, lease, problem
+
+ID = lease()["id"]
+WAITING: dict[str, Any] = {"why_waiting": {"text": "Every A100_80G is let.", "counts": {"let": 4}}, "queue_place": 2}
+
+
+def test_wait_tells_of_each_change_on_stderr_and_prints_the_lease_on_stdout(
+    server: ScriptedServer, shell: Shell, pauses: list[float]
+) -> None:
+    pulling = [{"rank": 0, "state": "starting", "detail": "pulling 40 %", "gpus": []}]
+    server.on("POST", "/leases", Answer(201, lease()))
+    server.on(
+        "GET",
+        f"/leases/{ID}",
+        lease(**WAITING),
+        lease("provisioning", version=2, members=pulling),
+        lease("active", version=3),
+    )
+
+    result = shell("lease", "create", "A100_80G x4", "--image", "x", "--wait", "--json")
+
+    assert result.exit_code == 0
+    assert json.loads(result.stdout)["state"] == "active"
+    for said in ("Every A100_80G is let.; place 2 in the queue", "member 0: pulling 40 %", "active (simulated)"):
+        assert said in result.stderr
+
+
+def test_waiting_too_long_is_exit_8_and_says_that_the_lease_goes_on(
+    server: ScriptedServer, shell: Shell, pauses: list[float]
+) -> None:
+    server.on("GET", f"/leases/{ID}", lease(), Answer(304))
+
+    result = shell("lease", "wait", ID, "--timeout", "1s")
+
+    assert result.exit_code == 8
+    assert f"gpuyard stop {ID}" in result.stderr
+
+
+@pytest.mark.parametrize(("reason", "code"), [("never_placed", 6), ("balance", 7), ("failed_to_start", 1)])
+def test_a_lease_that_ends_before_it_is_active_says_why(
+    server: ScriptedServer, shell: Shell, reason: str, code: int
+) -> None:
+    server.on("GET", f"/leases/{ID}", lease("ended", end_reason=reason))
+
+    result = shell("lease", "wait", ID)
+
+    assert result.exit_code == code
+    assert f"ended ({reason})" in result.stderr
+
+
+def _interrupted(server: ScriptedServer, *arguments: str, when: threading.Event) -> tuple[int, str, str]:
+    """Run the command, press Ctrl-C once it has asked what sets `when`, and return (exit code, stdout, stderr)."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "gpuyard", *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "GPUYARD_API_URL": server.url, "GPUYARD_API_KEY": KEY},
+    )
+    assert when.wait(30)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=30)
+    return process.returncode, out, err
+
+
+def _held(server: ScriptedServer, path: str, first: Any) -> tuple[threading.Event, threading.Event]:
+    """Answer `first` once, then hold every poll until released. Returns (a poll is held, release)."""
+    held, release = threading.Event(), threading.Event()
+
+    def hold(_: Asked) -> Answer:
+        held.set()
+        release.wait(30)
+        return Answer(304)
+
+    server.on("GET", path, Answer(body=first), hold)
+    return held, release
+
+
+def test_ctrl_c_while_waiting_keeps_the_lease_and_says_how_to_go_on(server: ScriptedServer) -> None:
+    server.on("POST", "/leases", Answer(201, lease()))
+    held, release = _held(server, f"/leases/{ID}", lease())
+
+    code, out, err = _interrupted(server, "lease", "create", "A100_80G", "--image", "x", "--wait", when=held)
+    release.set()
+
+    assert (code, out) == (130, "")
+    assert f"The lease {ID} goes on." in err
+    assert f"gpuyard logs -f {ID}" in err
+    assert f"gpuyard stop {ID}" in err
+    assert "Traceback" not in err
+    assert {asked.method for asked in server.asked} == {"POST", "GET"}
+
+
+def test_ctrl_c_while_following_logs_keeps_the_lease(server: ScriptedServer) -> None:
+    page = {"items": [{"offset": 0, "stream": "stdout", "text": "epoch 1", "at": None}], "next_offset": 8, "end": False}
+    held, release = _held(server, f"/leases/{ID}/logs", page)
+
+    code, out, err = _interrupted(server, "logs", "-f", ID, when=held)
+    release.set()
+
+    assert (code, out) == (130, "epoch 1\n")
+    assert f"gpuyard stop {ID}" in err
+
+
+def _page(*lines: tuple[str, str], end: bool = True) -> dict[str, Any]:
+    items = [
+        {"offset": number, "stream": stream, "text": text, "at": "2026-11-30T12:00:00Z"}
+        for number, (stream, text) in enumerate(lines)
+    ]
+    return {"items": items, "next_offset": len(items), "end": end}
+
+
+def test_logs_go_to_the_stream_they_came_from(server: ScriptedServer, shell: Shell) -> None:
+    server.on("GET", f"/leases/{ID}/logs", _page(("stdout", "loss 0.1\n"), ("stderr", "warning: slow")))
+
+    plain, stamped = shell("logs", ID), shell("logs", "-t", ID)
+    lines = [json.loads(line) for line in shell("logs", ID, "--json").stdout.splitlines()]
+
+    assert (plain.stdout, plain.stderr) == ("loss 0.1\n", "warning: slow\n")
+    assert stamped.stdout == "2026-11-30T12:00:00Z loss 0.1\n"
+    assert [line["stream"] for line in lines] == ["stdout", "stderr"]
+
+
+def test_logs_since_leaves_out_what_is_older(server: ScriptedServer, shell: Shell) -> None:
+    page = _page(("stdout", "old"), ("stdout", "new"))
+    page["items"][1]["at"] = "2099-01-01T00:00:00Z"
+    server.on("GET", f"/leases/{ID}/logs", page)
+
+    assert shell("logs", ID, "--since", "5m").stdout == "new\n"
+
+
+def _ended(reason: str, **members: Any) -> dict[str, Any]:
+    return lease("ended", version=3, end_reason=reason, **members)
+
+
+@pytest.mark.parametrize(
+    ("ended", "code"),
+    [
+        (_ended("completed", exit_code=0), 0),
+        (_ended("completed", exit_code=3), 3),
+        (_ended("completed", members=[{"rank": 0, "exit_code": 0}, {"rank": 1, "exit_code": 137}]), 137),
+        (_ended("completed", members=[{"rank": 0, "container": {"exit_code": 5}}]), 5),
+        (_ended("completed"), 1),  # it is not known how the command ended, so it is not called a success
+        (_ended("balance"), 7),
+        (_ended("host_lost", exit_code=0), 1),
+    ],
+)
+def test_run_streams_the_output_and_returns_the_exit_code(
+    server: ScriptedServer, shell: Shell, pauses: list[float], ended: dict[str, Any], code: int
+) -> None:
+    server.on("POST", "/leases", Answer(201, lease()))
+    server.on("GET", f"/leases/{ID}", lease(), lease("active", version=2), lease("ending", version=2), ended)
+    server.on("GET", f"/leases/{ID}/logs", _page(("stdout", "hello"), ("stderr", "uh")))
+
+    result = shell("run", "A100_80G x4", "--image", "pytorch_latest", "--", "python", "train.py", "--lr", "1")
+
+    assert result.exit_code == code
+    assert result.stdout == "hello\n"
+    assert "uh\n" in result.stderr
+    assert server.asked[0].body == {
+        "on_exit": "end",
+        "request": "A100_80G x4",
+        "image": "pytorch_latest",
+        "command": ["python", "train.py", "--lr", "1"],
+    }
+
+
+def test_run_that_never_found_a_place_is_exit_6_and_asks_for_no_logs(
+    server: ScriptedServer, shell: Shell, pauses: list[float]
+) -> None:
+    server.on("POST", "/leases", Answer(201, lease()))
+    server.on("GET", f"/leases/{ID}", lease(), _ended("never_placed"))
+
+    result = shell("run", "A100_80G", "--image", "x", "--", "true")
+
+    assert result.exit_code == 6
+    assert "never found a place" in result.stderr
+    assert server.requests("GET", f"/leases/{ID}/logs") == []
+
+
+def test_run_that_is_refused_starts_nothing(server: ScriptedServer, shell: Shell) -> None:
+    server.on("POST", "/leases", problem(402, "insufficient-funds", detail="12.50 XTS are missing."))
+
+    result = shell("run", "A100_80G", "--image", "x", "--", "true")
+
+    assert result.exit_code == 7
+    assert "12.50 XTS are missing." in result.stderr
+    assert len(server.asked) == 1
