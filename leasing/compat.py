@@ -96,7 +96,8 @@ def _holds_code(image: ImageNeeds, gpu: Version, toolkit: Version) -> bool:
     if first is not None:
         return toolkit >= version(first)
     # Families older than the table are in every toolkit that has not dropped them; of newer ones nothing is known.
-    return gpu[0] < min(row["cc_major"] for row in _TABLES["first_toolkit_by_cc_major"])
+    oldest: int = min(row["cc_major"] for row in _TABLES["first_toolkit_by_cc_major"])
+    return gpu[0] < oldest
 
 
 def _driver(image: ImageNeeds, cuda: str, host: HostOffers, *, only_ptx: bool) -> Verdict:

@@ -26,8 +26,6 @@ from leasing.models import Lease, LeaseEvent, LeaseMember
 from leasing.states import ACTIONS, NEXT, VALID_FOR_S, EndReason, OnInterrupt, State
 from outbox import messages
 
-# A member's meter differs by epoch, since another host is another payee.
-MEMBERS_PER_EPOCH = 1000
 MAX_FAILED_STARTS = 3
 RECHECK_S = 5
 
@@ -239,7 +237,7 @@ def _start_meters(lease: Lease, *, at: datetime) -> None:
             payee=member.host.owner_id,
             currency=lease.currency,
             reference=lease.public_id,
-            member=meter_member(epoch=lease.epoch, rank=member.rank),
+            member=member.rank,
             use="active",
             price_version_id=member.price_version_id,
             quantity=member.gpu_count,
@@ -249,10 +247,6 @@ def _start_meters(lease: Lease, *, at: datetime) -> None:
             at=at,
             simulated=lease.simulated,
         )
-
-
-def meter_member(*, epoch: int, rank: int) -> int:
-    return epoch * MEMBERS_PER_EPOCH + rank
 
 
 @transaction.atomic

@@ -1,14 +1,13 @@
 """Reads one alternative of a request: its ways to be understood, and where each of them fails. Pure."""
 
-import difflib
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from fractions import Fraction
 
 from leasing.gpu_names import Catalogue, Gpu
 from leasing.resource_request import MAX_COUNT, MAX_MEMORY_GIB, MAX_NODES, Option, canonical_slice
 from leasing.scanner import NUMBER, Fault, Scanner
+from leasing.suggestions import UnknownName, by_likeness, furthest, nearest_slices
 
 _ANY = re.compile(r"[Aa][Nn][Yy](?:(?![A-Za-z0-9])|(?=[Xx] *[0-9]))")
 _NAME = re.compile(r"[A-Za-z0-9 _-]*")
@@ -16,16 +15,6 @@ _SLICE = re.compile(r"[A-Za-z0-9.+_-]*")
 _REGION = re.compile(r"[A-Za-z0-9_-]+(?: +[A-Za-z0-9_-]+)*")
 _TIMES = frozenset("xX*×")
 _ONLY_THE_MODEL = "Only the model belongs in this field; counts have fields of their own."
-_READINGS_TO_MEND = 3
-_LIKENESS_BELOW_THE_BEST = 0.2
-
-
-class UnknownName(Fault):
-    """Nothing in the catalogue is called text[position:end]."""
-
-    def __init__(self, position: int, end: int, name: str) -> None:
-        super().__init__("unknown_model", position, f"The catalogue has no model {name[:64]!r}.")
-        self.end = end
 
 
 @dataclass(frozen=True)
@@ -62,7 +51,7 @@ class Alternative(Scanner):
         if options:
             raise Fault("ambiguous", gpu_at, _either(options), *options)
         self._refuse_number_in_front(gpu_at)
-        raise self._furthest(faults)
+        raise furthest(faults, self, self.catalogue)
 
     def _understand(self, gpu_at: int) -> tuple[tuple[Option, ...], list[Fault], bool]:
         """Return all that can be meant by what starts at `gpu_at`, the faults of other readings, and if it is clear."""
@@ -227,7 +216,7 @@ class Alternative(Scanner):
             if sold:
                 return sold, at + end
         head, behind = self.text[self.start : slash], self.text[at + ends[1 if len(ends) > 1 else 0] :]
-        slices = [part for gpu in gpus for part in _nearest_slices(self.text[at:], run, gpu)]
+        slices = [part for gpu in gpus for part in nearest_slices(self.text[at:], run, gpu)]
         meant = [f"{head}/{part}{behind}" for part in slices] + [f"{head}/{part}" for part in slices]
         names = ", ".join(dict.fromkeys(slices))
         detail = f"This model is sold in {names}." if names else "This model is sold whole only."
@@ -253,7 +242,7 @@ class Alternative(Scanner):
             region = self.catalogue.region_named(self.text[at:end])
             if region is not None:
                 return region, end
-        near = _by_likeness(self.text[at : ends[-1]], self.catalogue.regions)
+        near = by_likeness(self.text[at : ends[-1]], self.catalogue.regions)
         meant = (f"{self.text[self.start : at]}{region}" for region in near)
         raise Fault("unknown_region", at, f"The regions are {', '.join(self.catalogue.regions)}.", *meant)
 
@@ -293,36 +282,6 @@ class Alternative(Scanner):
         detail = f"{wanted} GPUs in one machine, or {wanted} machines? In front of a model stands only {wanted}*."
         raise Fault("ambiguous", gpu_at, detail, *meant)
 
-    def _furthest(self, faults: list[Fault]) -> Fault:
-        """Return the fault of the reading that got furthest; several that end at one name are mended together."""
-        furthest = max(fault.position for fault in faults)
-        there = [fault for fault in faults if fault.position == furthest]
-        unknown = [fault for fault in there if isinstance(fault, UnknownName)]
-        if len(unknown) < len(there):
-            return next(fault for fault in there if not isinstance(fault, UnknownName))
-        # The last divisions leave the longest names, and the first of all is the whole.
-        some = unknown[:1] + unknown[1:][-_READINGS_TO_MEND + 1 :]
-        mended = sorted((pair for fault in some for pair in self._mended(fault)), key=lambda pair: -pair[0])
-        unknown[0].meant = [text for likeness, text in mended if likeness > mended[0][0] - _LIKENESS_BELOW_THE_BEST]
-        return unknown[0]
-
-    def _mended(self, fault: UnknownName) -> Iterator[tuple[float, str]]:
-        """Yield the alternative with its unknown name replaced by what it resembles, and how much."""
-        head, name = self.text[self.start : fault.position], self.text[fault.position : fault.end].strip(" ")
-        behind = self.text[fault.end :]
-        number_last = re.fullmatch(r"(.*[^ _-])[ _-]+[xX]?[ _-]*([1-9][0-9]*)", name)
-        if number_last and self.catalogue.named(number_last[1]):
-            yield 1.0, f"{head}{number_last[1]} x{number_last[2]}{behind}"
-        number_first = re.fullmatch(r"([1-9][0-9]*)[ _-]*(.*[^ _-])", name)
-        if number_first and self.catalogue.named(number_first[2]):
-            yield 1.0, f"{head}{number_first[2]} x{number_first[1]}{behind}"
-            yield 1.0, f"{number_first[1]}*{number_first[2]}{behind}"
-        any_memory = re.fullmatch(r"[aA][nN][yY]([0-9]+[gG].*)", name)
-        if any_memory:
-            yield 1.0, f"{head}any:{any_memory[1]}{behind}"
-        for likeness, gpu in self.catalogue.like(name.replace(":", "_")):
-            yield likeness, f"{head}{gpu.slug}{behind}"
-
 
 def _match(pattern: re.Pattern[str], text: str, at: int) -> re.Match[str]:
     """Return the match of a pattern that matches everywhere, if only nothing."""
@@ -333,18 +292,3 @@ def _match(pattern: re.Pattern[str], text: str, at: int) -> re.Match[str]:
 
 def _either(options: Sequence[Option]) -> str:
     return f"This can mean {' or '.join(str(option) for option in options[:4])}."
-
-
-def _by_likeness(text: str, known: Sequence[str]) -> list[str]:
-    near = difflib.get_close_matches(text.lower(), known, n=len(known) or 1, cutoff=0)
-    return [*near, *(name for name in known if name not in near)][:8]
-
-
-def _nearest_slices(text: str, run: str, gpu: Gpu) -> list[str]:
-    """Return the slices sold of this model: fractions by their size if one was asked for, else by their spelling."""
-    quotient = re.match(r"([0-9]+)/([1-9][0-9]*)", text)
-    number = re.fullmatch(r"[0-9]*\.?[0-9]+", run)
-    if not gpu.fractions or not (quotient or number):
-        return _by_likeness(run, gpu.slices)
-    wanted = Fraction(quotient.group() if quotient else run)
-    return sorted(gpu.fractions, key=lambda fraction: abs(Fraction(fraction) - wanted))

@@ -27,6 +27,7 @@ log = logging.getLogger(__name__)
 CLAIM_S = 10
 BATCH = 50
 MAX_PASSES = 20
+MAX_BACK_OFF = 32
 LOOK_AGAIN_S = {
     State.PROVISIONING: 0.5,
     State.ENDING: 0.5,
@@ -91,18 +92,20 @@ def _claim(at: datetime) -> list[tuple[UUID, UUID]]:
 
 def _look_at(lease_id: UUID, token: UUID, at: datetime) -> None:
     lease = Lease.objects.select_related("organization").get(pk=lease_id)
-    before = lease.version
+    before, attempts = lease.version, 0
     try:
         step = STEPS.get(State(lease.state))
         if step is not None:
             step(lease, at)
     except Exception:
-        # One lease that cannot be moved must not stop the others; its attempts are counted and alarmed on.
-        log.exception("lease could not be looked at", extra={"lease": lease.public_id, "attempts": lease.attempts})
-    wait_s = LOOK_AGAIN_S.get(State(lease.state), 5.0) * min(1 + lease.attempts // 60, 10)
+        # One lease that cannot be moved must not stop the others: it is looked at ever less often, and alarmed on.
+        attempts = lease.attempts
+        log.exception("lease could not be looked at", extra={"lease": lease.public_id, "attempts": attempts})
+    wait_s = LOOK_AGAIN_S.get(State(lease.state), 5.0) * min(2**attempts, MAX_BACK_OFF)
     # Our claim only, and only if nobody moved it meanwhile: a move has set its own check_at.
-    Lease.objects.filter(pk=lease_id, claim_token=token, version=before).update(check_at=at + timedelta(seconds=wait_s))
-    Lease.objects.filter(pk=lease_id, claim_token=token).update(claim_token=None, claim_until=None)
+    ours = Lease.objects.filter(pk=lease_id, claim_token=token)
+    ours.filter(version=before).update(check_at=at + timedelta(seconds=wait_s), attempts=attempts)
+    ours.update(claim_token=None, claim_until=None)
 
 
 def _scheduled(lease: Lease, at: datetime) -> None:

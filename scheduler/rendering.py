@@ -9,7 +9,6 @@ from uuid import UUID
 from agents.models import Workload
 from apikit.money import Money
 from billing import metering
-from leasing.lifecycle import MEMBERS_PER_EPOCH
 from leasing.models import Allocation, Lease, LeaseEvent, LeaseMember, Quote
 from leasing.states import ACTIONS, State
 from leasing.terms import Term
@@ -198,8 +197,7 @@ def charges(row: Lease, *, at: datetime) -> dict[str, Any]:
     cost = metering.cost(reference=row.public_id, at=row.ended_at or at)
     lines = [
         {
-            "member": line.member % MEMBERS_PER_EPOCH,
-            "epoch": line.member // MEMBERS_PER_EPOCH,
+            "member": line.member,
             "use": line.use,
             "what": line.what,
             "from": instant(line.start),

@@ -169,7 +169,7 @@ COMMISSION_BP = env.seconds("COMMISSION_BP", 1000)
 SIMULATED_CURRENCY = "XTS"  # ISO 4217's code for tests: play money, for simulated hardware only
 # Where images may come from; a bare name is docker.io's.
 IMAGE_REGISTRIES = env.text("IMAGE_REGISTRIES", "docker.io,ghcr.io,nvcr.io,quay.io").split(",")
-ALLOW_SIMULATED = env.flag("ALLOW_SIMULATED", default=False)
+ALLOW_SIMULATED = env.flag("ALLOW_SIMULATED", default=DEBUG)
 # The Ed25519 seed that answers to agents are signed with; they pin its public half when they enrol.
 CONTROL_SIGNING_KEY = env.hex_key(
     "CONTROL_SIGNING_KEY", sha256(f"control|{SECRET_KEY}".encode()).hexdigest() if DEBUG else None

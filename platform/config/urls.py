@@ -3,10 +3,14 @@
 from django.contrib import admin
 from django.urls import URLPattern, URLResolver, include, path
 
+import agents.urls
+import catalogue.urls
 import scheduler.urls
 import tenants.urls
 
 api_v1: list[URLPattern | URLResolver] = [
+    *agents.urls.urlpatterns,
+    *catalogue.urls.urlpatterns,
     *scheduler.urls.urlpatterns,
     *tenants.urls.urlpatterns,
 ]
@@ -14,4 +18,5 @@ api_v1: list[URLPattern | URLResolver] = [
 urlpatterns: list[URLPattern | URLResolver] = [
     path("admin/", admin.site.urls),
     path("api/v1/", include(api_v1)),
+    path("agent/v1/", include(agents.urls.agent_urlpatterns)),
 ]
