@@ -44,7 +44,7 @@ from gpuyard.errors import (
     WaitTimedOut,
 )
 from gpuyard.methods import OPERATIONS
-from gpuyard.objects import Lease, LogLine, Money, Object, Offer, Plan, Quote
+from gpuyard.objects import Lease, LogPiece, Money, Object, Offer, Plan, Quote
 
 __all__ = [
     "OPERATIONS",
@@ -70,7 +70,7 @@ __all__ = [
     "JsonTooDeep",
     "Lease",
     "LeaseEnded",
-    "LogLine",
+    "LogPiece",
     "MalformedJson",
     "MalformedRequest",
     "Manner",

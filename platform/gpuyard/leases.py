@@ -10,7 +10,7 @@ from typing import Any, TypedDict, Unpack
 from gpuyard.calls import Call, ask, exchange
 from gpuyard.errors import LeaseEnded, WaitTimedOut
 from gpuyard.methods import Resource, flow, listing, operation, stream
-from gpuyard.objects import Charges, Lease, LeaseEvent, LogLine, LogPage, Member, Object, Plan
+from gpuyard.objects import Charges, EventPage, Lease, LeaseEvent, LogPage, LogPiece, Member, Object, Plan
 from gpuyard.transport import Emit, Flow, Sleep, Stream
 
 _POLL_S = 30  # the longest that a poll asks to be held
@@ -133,10 +133,27 @@ class Leases[M](Resource[M]):
     def move(self, lease_id: str, /, **where: Any) -> Call[Lease]:
         return Call(Lease, (lease_id,), body=where)
 
-    @listing("lease_events", "/leases/{id}/events")
-    def events(self, lease_id: str, /, *, limit: int | None = None) -> Call[LeaseEvent]:
-        """Iterate over what happened to the lease, oldest first."""
-        return Call(LeaseEvent, (lease_id,), {"limit": limit})
+    @operation("lease_events", "GET", "/leases/{id}/events")
+    def event_page(self, lease_id: str, /, *, after: int = 0, wait_s: int | None = None) -> Call[EventPage]:
+        """Return the events after the sequence number `after`; with wait_s the server waits so long for the first."""
+        return Call(EventPage, (lease_id,), {"after": after, "wait_s": wait_s}, wait_s=wait_s or 0)
+
+    @stream
+    def events(self, lease_id: str, /, *, follow: bool = False, after: int = 0) -> Stream[LeaseEvent]:
+        """Iterate over what happened to the lease, oldest first; follow=True goes on until it has ended."""
+        wait_s = _POLL_S if follow else None
+        while True:
+            asked = time.monotonic()
+            page = yield from Leases.event_page.flow(self, lease_id, after=after, wait_s=wait_s)
+            for event in page.items:
+                yield Emit(event)
+                after = event.seq
+                if event.to_state == "ended":
+                    return
+            if not page.items and not follow:
+                return
+            if not page.items:
+                yield from _not_too_soon(asked)
 
     @listing("lease_members", "/leases/{id}/members")
     def members(self, lease_id: str, /) -> Call[Member]:
@@ -162,21 +179,23 @@ class Leases[M](Resource[M]):
 
     @operation("lease_logs", "GET", "/leases/{id}/logs")
     def log_page(
-        self, lease_id: str, /, *, member: int = 0, offset: int = 0, limit: int | None = None, wait_s: int | None = None
+        self, lease_id: str, /, *, member: int = 0, offset: int = 0, wait_s: int | None = None
     ) -> Call[LogPage]:
-        """Return the lines from `offset` on; with wait_s the server waits so long for the first."""
-        query = {"member": member, "offset": offset, "limit": limit, "wait_s": wait_s}
-        return Call(LogPage, (lease_id,), query, wait_s=wait_s or 0)
+        """Return the output from byte `offset` on; with wait_s the server waits so long for the first of it."""
+        return Call(LogPage, (lease_id,), {"member": member, "offset": offset, "wait_s": wait_s}, wait_s=wait_s or 0)
 
     @stream
-    def logs(self, lease_id: str, /, *, follow: bool = False, member: int = 0, offset: int = 0) -> Stream[LogLine]:
-        """Iterate over the lines that a member's container printed; follow=True goes on until its output ends."""
+    def logs(self, lease_id: str, /, *, follow: bool = False, member: int = 0, offset: int = 0) -> Stream[LogPiece]:
+        """Iterate over what a member's container printed, in pieces as they come, not cut at lines.
+
+        follow=True goes on until nothing will follow. offset: bytes of the output to leave out.
+        """
         wait_s = _POLL_S if follow else None
         while True:
             asked = time.monotonic()
             page = yield from Leases.log_page.flow(self, lease_id, member=member, offset=offset, wait_s=wait_s)
-            for line in page.items:
-                yield Emit(line)
+            for piece in page.items:
+                yield Emit(piece)
             silent, offset = page.next_offset == offset, page.next_offset
             if page.end or (silent and not follow):
                 return

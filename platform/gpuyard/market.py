@@ -18,13 +18,14 @@ class Offers[M](Resource[M]):
         request: str | None = None,
         term: str | None = None,
         region: str | None = None,
+        currency: str | None = None,
         group_by: Sequence[str] | None = None,
         sort: str | None = None,
         limit: int | None = None,
     ) -> Call[Offer]:
         """Iterate over what could be leased now. group_by: any of "model", "region"."""
-        query = {"request": request, "term": term, "region": region, "group_by": group_by, "sort": sort, "limit": limit}
-        return Call(Offer, query=query)
+        place = {"request": request, "term": term, "region": region, "currency": currency}
+        return Call(Offer, query={**place, "group_by": group_by, "sort": sort, "limit": limit})
 
 
 class Quotes[M](Resource[M]):
@@ -51,8 +52,13 @@ class Quotes[M](Resource[M]):
         return Call(Quote, (quote_id,))
 
     @operation("quote_delete", "DELETE", "/quotes/{id}")
-    def delete(self, quote_id: str, /) -> Call[Object]:
-        return Call(Object, (quote_id,))
+    def delete(self, quote_id: str, /) -> Call[Quote]:
+        return Call(Quote, (quote_id,))
+
+    @operation("quote_cancel", "POST", "/quotes/{id}/actions/cancel")
+    def cancel(self, quote_id: str, /) -> Call[Quote]:
+        """Give the devices back before the quote expires."""
+        return Call(Quote, (quote_id,), body={})
 
 
 class Images[M](Resource[M]):
@@ -71,8 +77,12 @@ class Images[M](Resource[M]):
 
 class GpuModels[M](Resource[M]):
     @listing("gpu_model_list", "/gpu-models")
-    def list(self, *, limit: int | None = None) -> Call[GpuModel]:
-        return Call(GpuModel, query={"limit": limit})
+    def list(self, /, *, limit: int | None = None, **filters: Any) -> Call[GpuModel]:
+        return Call(GpuModel, query={"limit": limit, **filters})
+
+    @operation("gpu_model_get", "GET", "/gpu-models/{slug}")
+    def get(self, slug: str, /) -> Call[GpuModel]:
+        return Call(GpuModel, (slug,))
 
 
 class Regions[M](Resource[M]):

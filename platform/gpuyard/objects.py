@@ -207,15 +207,20 @@ class LeaseEvent(Object):
     detail: Any
 
 
-class LogLine(Object):
-    offset: int
-    stream: str | None  # "stdout" or "stderr"
+class EventPage(Object):
+    items: list[LeaseEvent]
+
+
+class LogPiece(Object):
+    """A stretch of output as it was printed, line breaks included."""
+
+    offset: int  # in bytes, of its beginning
     text: str
-    at: datetime | None
+    stream: str | None  # "stdout" or "stderr" where the two are told apart
 
 
 class LogPage(Object):
-    items: list[LogLine]
+    items: list[LogPiece]
     next_offset: int
     end: bool | None  # nothing will follow
 

@@ -105,8 +105,7 @@ def test_ctrl_c_while_waiting_keeps_the_lease_and_says_how_to_go_on(server: Scri
 
 
 def test_ctrl_c_while_following_logs_keeps_the_lease(server: ScriptedServer) -> None:
-    page = {"items": [{"offset": 0, "stream": "stdout", "text": "epoch 1", "at": None}], "next_offset": 8, "end": False}
-    held, release = _held(server, f"/leases/{ID}/logs", page)
+    held, release = _held(server, f"/leases/{ID}/logs", _page("epoch 1\n", end=False))
 
     code, out, err = _interrupted(server, "logs", "-f", ID, when=held)
     release.set()
@@ -115,31 +114,40 @@ def test_ctrl_c_while_following_logs_keeps_the_lease(server: ScriptedServer) -> 
     assert f"gpuyard stop {ID}" in err
 
 
-def _page(*lines: tuple[str, str], end: bool = True) -> dict[str, Any]:
-    items = [
-        {"offset": number, "stream": stream, "text": text, "at": "2026-11-30T12:00:00Z"}
-        for number, (stream, text) in enumerate(lines)
-    ]
-    return {"items": items, "next_offset": len(items), "end": end}
+def _page(*pieces: str, end: bool = True) -> dict[str, Any]:
+    items: list[dict[str, Any]] = []
+    offset = 0
+    for text in pieces:
+        items.append({"offset": offset, "text": text})
+        offset += len(text.encode())
+    return {"items": items, "next_offset": offset, "end": end}
 
 
-def test_logs_go_to_the_stream_they_came_from(server: ScriptedServer, shell: Shell) -> None:
-    server.on("GET", f"/leases/{ID}/logs", _page(("stdout", "loss 0.1\n"), ("stderr", "warning: slow")))
+def test_logs_are_printed_as_they_are_wherever_they_are_cut(server: ScriptedServer, shell: Shell) -> None:
+    server.on("GET", f"/leases/{ID}/logs", _page("loss 0.", "1\r\x1b[32mloss 0.2\x1b[0m\nno line break"))
 
-    plain, stamped = shell("logs", ID), shell("logs", "-t", ID)
-    lines = [json.loads(line) for line in shell("logs", ID, "--json").stdout.splitlines()]
+    plain, data = shell("logs", ID), shell("logs", ID, "--json")
 
-    assert (plain.stdout, plain.stderr) == ("loss 0.1\n", "warning: slow\n")
-    assert stamped.stdout == "2026-11-30T12:00:00Z loss 0.1\n"
-    assert [line["stream"] for line in lines] == ["stdout", "stderr"]
+    assert plain.stdout == "loss 0.1\r\x1b[32mloss 0.2\x1b[0m\nno line break"
+    assert [json.loads(line)["offset"] for line in data.stdout.splitlines()] == [0, 7]
 
 
-def test_logs_since_leaves_out_what_is_older(server: ScriptedServer, shell: Shell) -> None:
-    page = _page(("stdout", "old"), ("stdout", "new"))
-    page["items"][1]["at"] = "2099-01-01T00:00:00Z"
-    server.on("GET", f"/leases/{ID}/logs", page)
+def test_events_are_followed_to_the_end(server: ScriptedServer, shell: Shell, pauses: list[float]) -> None:
+    def event(seq: int, to: str) -> dict[str, Any]:
+        return {"seq": seq, "at": "2026-11-30T12:00:00Z", "from_state": None, "to_state": to, "reason": "tenant"}
 
-    assert shell("logs", ID, "--since", "5m").stdout == "new\n"
+    server.on(
+        "GET",
+        f"/leases/{ID}/events",
+        {"items": [event(1, "pending"), event(2, "active")], "next_after": 2},
+        {"items": [], "next_after": 2},
+        {"items": [event(3, "ended")], "next_after": 3},
+    )
+
+    result = shell("lease", "events", "-f", ID)
+
+    assert [line.split()[3] for line in result.stdout.splitlines()] == ["pending", "active", "ended"]
+    assert [asked.query["after"] for asked in server.asked] == ["0", "2", "2"]
 
 
 def _ended(reason: str, **members: Any) -> dict[str, Any]:
@@ -163,13 +171,12 @@ def test_run_streams_the_output_and_returns_the_exit_code(
 ) -> None:
     server.on("POST", "/leases", Answer(201, lease()))
     server.on("GET", f"/leases/{ID}", lease(), lease("active", version=2), lease("ending", version=2), ended)
-    server.on("GET", f"/leases/{ID}/logs", _page(("stdout", "hello"), ("stderr", "uh")))
+    server.on("GET", f"/leases/{ID}/logs", _page("hello\n", "more\n"))
 
     result = shell("run", "A100_80G x4", "--image", "pytorch_latest", "--", "python", "train.py", "--lr", "1")
 
     assert result.exit_code == code
-    assert result.stdout == "hello\n"
-    assert "uh\n" in result.stderr
+    assert result.stdout == "hello\nmore\n"
     assert server.asked[0].body == {
         "on_exit": "end",
         "request": "A100_80G x4",

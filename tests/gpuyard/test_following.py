@@ -66,8 +66,8 @@ def test_waiting_gives_up_after_its_time_and_leaves_the_lease_alone(
     assert {asked.method for asked in server.asked} == {"GET"}
 
 
-def _line(offset: int, text: str) -> dict[str, object]:
-    return {"offset": offset, "stream": "stdout", "text": text, "at": "2026-11-30T12:00:00Z"}
+def _piece(offset: int, text: str) -> dict[str, object]:
+    return {"offset": offset, "text": text}
 
 
 def test_following_logs_goes_on_from_the_offset_until_the_output_ends(
@@ -76,15 +76,15 @@ def test_following_logs_goes_on_from_the_offset_until_the_output_ends(
     server.on(
         "GET",
         f"/leases/{ID}/logs",
-        {"items": [_line(0, "one"), _line(4, "two")], "next_offset": 8, "end": False},
+        {"items": [_piece(0, "one\n"), _piece(4, "two\n")], "next_offset": 8, "end": False},
         {"items": [], "next_offset": 8, "end": False},
         Answer(broken=True),
-        {"items": [_line(8, "three")], "next_offset": 14, "end": True},
+        {"items": [_piece(8, "three")], "next_offset": 13, "end": True},
     )
 
-    lines = [line.text for line in client.leases.logs(ID, follow=True, member=1)]
+    pieces = [piece.text for piece in client.leases.logs(ID, follow=True, member=1)]
 
-    assert lines == ["one", "two", "three"]
+    assert pieces == ["one\n", "two\n", "three"]
     assert [asked.query["offset"] for asked in server.asked] == ["0", "8", "8", "8"]
     assert {(asked.query["member"], asked.query["wait_s"]) for asked in server.asked} == {("1", "30")}
 
@@ -93,10 +93,21 @@ def test_logs_without_following_stop_at_what_is_there(server: ScriptedServer, cl
     server.on(
         "GET",
         f"/leases/{ID}/logs",
-        {"items": [_line(4, "two")], "next_offset": 8, "end": False},
+        {"items": [_piece(4, "two\n")], "next_offset": 8, "end": False},
         {"items": [], "next_offset": 8, "end": False},
     )
 
-    assert [line.offset for line in client.leases.logs(ID, offset=4)] == [4]
+    assert [piece.offset for piece in client.leases.logs(ID, offset=4)] == [4]
 
     assert "wait_s" not in server.asked[0].query
+
+
+def test_events_are_read_page_after_page_by_their_number(server: ScriptedServer, client: gpuyard.Client) -> None:
+    def event(seq: int) -> dict[str, object]:
+        return {"seq": seq, "at": "2026-11-30T12:00:00Z", "to_state": "pending"}
+
+    server.on("GET", f"/leases/{ID}/events", {"items": [event(1), event(2)]}, {"items": [event(3)]}, {"items": []})
+
+    assert [found.seq for found in client.leases.events(ID)] == [1, 2, 3]
+
+    assert [asked.query["after"] for asked in server.asked] == ["0", "2", "3"]

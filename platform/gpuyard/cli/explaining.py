@@ -49,8 +49,13 @@ def counted(counts: Any) -> Iterator[str]:
         for reason, count in counts.items():
             yield f"  {count} x {str(reason).replace('_', ' ')}"
     elif isinstance(counts, list):
-        for entry in counts:
-            yield f"  {values.plain(entry)}"
+        yield from (f"  {_refused(entry) if isinstance(entry, dict) else values.plain(entry)}" for entry in counts)
+
+
+def _refused(entry: dict[str, Any]) -> str:
+    rest = {name: value for name, value in entry.items() if name not in ("code", "hosts")}
+    facts = values.plain(rest)
+    return f"{entry.get('hosts')} x {str(entry.get('code')).replace('_', ' ')}{f' ({facts})' if facts else ''}"
 
 
 def _helpful(would_help: Any) -> Iterator[str]:

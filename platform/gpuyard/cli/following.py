@@ -7,7 +7,6 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from typing import Any
 
 import click
@@ -17,7 +16,7 @@ from gpuyard.cli import problems, values
 from gpuyard.cli.session import Session
 from gpuyard.cli.tables import printable
 from gpuyard.durations import show
-from gpuyard.objects import Lease, LogLine
+from gpuyard.objects import Lease, LeaseEvent, LogPiece
 
 
 class Interrupted(click.exceptions.Exit):
@@ -94,21 +93,23 @@ def wait(session: Session, lease_id: str, *, until: Sequence[str], timeout_s: fl
         return session.client.leases.wait(lease_id, until=until, timeout_s=timeout_s, on_change=progress.show)
 
 
-def print_line(session: Session, line: LogLine, *, timestamps: bool = False) -> None:
-    """Print a line of output to the stream it came from; with --json, as one JSON object a line to stdout."""
+def print_piece(session: Session, piece: LogPiece) -> None:
+    """Print a piece of output as it is; with --json, as one JSON object a line."""
     if session.output == "json":
-        click.echo(json.dumps(line.to_dict(), ensure_ascii=False))
+        click.echo(json.dumps(piece.to_dict(), ensure_ascii=False))
         return
-    head = f"{line.to_dict().get('at')} " if timestamps else ""
     # Not made printable: it is the program's own output, colours and progress bars included.
-    click.echo(head + line.text.removesuffix("\n"), err=line.stream == "stderr")
-    (sys.stderr if line.stream == "stderr" else sys.stdout).flush()
+    stream = sys.stderr if piece.stream == "stderr" else sys.stdout
+    stream.write(piece.text)
+    stream.flush()
 
 
-def recent(line: LogLine, since_s: int | None) -> bool:
-    if since_s is None or line.at is None:
-        return True
-    return (datetime.now(UTC) - line.at).total_seconds() <= since_s
+def print_event(session: Session, event: LeaseEvent) -> None:
+    """Print an event as a line; with --json, as one JSON object a line."""
+    row = event.to_dict()
+    moved = f"{row.get('from_state') or 'new'} -> {row.get('to_state')}"
+    told = f"{row.get('at')}  {moved}  {values.plain(row.get('reason'))}  {values.plain(row.get('detail'))}"
+    click.echo(json.dumps(row, ensure_ascii=False) if session.output == "json" else printable(told).rstrip())
 
 
 def container_exit_code(lease: Lease) -> int | None:

@@ -43,11 +43,11 @@ def create(request: str | None, command: tuple[str, ...], waits: bool, timeout_s
 
 @lease.command("list")
 @listing_options
-@click.option("--state", type=click.Choice(_STATES))
-def list_(limit: int | None, state: str | None) -> None:
+@click.option("--state", "states", type=click.Choice(_STATES), multiple=True, help="Only in this state (repeatable).")
+def list_(limit: int | None, states: tuple[str, ...]) -> None:
     """List leases, newest first, ended ones too."""
     here = session()
-    here.show_list(here.client.leases.list(state=state), views.LEASES, limit=limit)
+    here.show_list(here.client.leases.list(state=states or None), views.LEASES, limit=limit)
 
 
 @lease.command()
@@ -136,11 +136,17 @@ def _later(by_s: int | None, end_at: str | None) -> dict[str, Any]:
 
 @lease.command()
 @click.argument("lease_id")
+@click.option("-f", "--follow", is_flag=True, help="Go on until it has ended.")
 @listing_options
-def events(lease_id: str, limit: int | None) -> None:
+def events(lease_id: str, follow: bool, limit: int | None) -> None:
     """Show what happened to a lease."""
     here = session()
-    here.show_list(here.client.leases.events(lease_id), views.EVENTS, limit=limit)
+    if not follow:
+        here.show_list(here.client.leases.events(lease_id), views.EVENTS, limit=limit)
+        return
+    with following.keeping(here, lease_id):
+        for event in here.client.leases.events(lease_id, follow=True):
+            following.print_event(here, event)
 
 
 @lease.command()
@@ -163,24 +169,21 @@ def _charged(row: dict[str, Any]) -> list[tuple[str, str]]:
 def ps(limit: int | None, ended_too: bool) -> None:
     """List the leases that live."""
     here = session()
-    found = here.client.leases.list(limit=100)
-    here.show_list((one for one in found if ended_too or one.state != "ended"), views.LEASES, limit=limit)
+    states = None if ended_too else [state for state in _STATES if state != "ended"]
+    here.show_list(here.client.leases.list(state=states), views.LEASES, limit=limit)
 
 
 @click.command(cls=Verb)
 @click.argument("lease_id")
 @click.option("-f", "--follow", is_flag=True, help="Go on until its output ends.")
 @click.option("--member", type=click.IntRange(min=0), default=0, help="The rank of the machine in a gang.")
-@click.option("--since", "since_s", type=inputs.Duration(), help="Only lines younger than this.")
-@click.option("--offset", type=click.IntRange(min=0), default=0)
-@click.option("-t", "--timestamps", is_flag=True)
-def logs(lease_id: str, follow: bool, member: int, since_s: int | None, offset: int, timestamps: bool) -> None:
-    """Print what a lease's container printed; its stderr goes to stderr."""
+@click.option("--offset", type=click.IntRange(min=0), default=0, help="Leave out so many bytes.")
+def logs(lease_id: str, follow: bool, member: int, offset: int) -> None:
+    """Print what a lease's container printed."""
     here = session()
     with following.keeping(here, lease_id):
-        for line in here.client.leases.logs(lease_id, follow=follow, member=member, offset=offset):
-            if following.recent(line, since_s):
-                following.print_line(here, line, timestamps=timestamps)
+        for piece in here.client.leases.logs(lease_id, follow=follow, member=member, offset=offset):
+            following.print_piece(here, piece)
 
 
 @click.command(cls=Write)
@@ -208,8 +211,8 @@ def _finish(here: Session, lease_id: str, timeout_s: int | None) -> int:
     """Follow a lease from its start to its end, and return the exit code that stands for it."""
     started = following.wait(here, lease_id, until=["active", "ending", "ended"], timeout_s=timeout_s)
     if started.state != "ended" or started.end_reason == "completed":
-        for line in here.client.leases.logs(lease_id, follow=True):
-            following.print_line(here, line)
+        for piece in here.client.leases.logs(lease_id, follow=True):
+            following.print_piece(here, piece)
     ended = here.client.leases.wait(lease_id, until="ended")
     return _outcome(here, ended)
 
