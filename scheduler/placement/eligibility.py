@@ -120,15 +120,14 @@ def slice_units(host: HostView, part: str | None) -> int:
 
 
 def _needs(host: HostView, option: Option, ask: Ask) -> tuple[int, int, int]:
-    """CPU, RAM and disk of one member: the host's fixed share, raised by what the ask names."""
+    """CPU, RAM and disk of one member: the host's fixed share (a whole machine: all), raised by what the ask names."""
     if ask.whole_machine:
-        return host.cpu_milli, host.ram_mib, host.disk_mib
-    units = option.count * slice_units(host, option.slice)
-    return (
-        max(host.cpu_milli_per_gpu * units // UNITS, ask.min_cpu_milli),
-        max(host.ram_mib_per_gpu * units // UNITS, ask.min_ram_mib),
-        max(host.disk_mib_per_gpu * units // UNITS, ask.min_disk_mib),
-    )
+        share = host.cpu_milli, host.ram_mib, host.disk_mib
+    else:
+        units = option.count * slice_units(host, option.slice)
+        per_gpu = host.cpu_milli_per_gpu, host.ram_mib_per_gpu, host.disk_mib_per_gpu
+        share = per_gpu[0] * units // UNITS, per_gpu[1] * units // UNITS, per_gpu[2] * units // UNITS
+    return max(share[0], ask.min_cpu_milli), max(share[1], ask.min_ram_mib), max(share[2], ask.min_disk_mib)
 
 
 def _space(host: HostView, option: Option, ask: Ask) -> Room | Shortfall:
@@ -145,7 +144,7 @@ def _space(host: HostView, option: Option, ask: Ask) -> Room | Shortfall:
 def _too_small(host: HostView, option: Option, ask: Ask) -> Shortfall | None:
     """What the host could not give even if it were empty."""
     alive = sum(1 for device in host.devices if not device.out_of_service)
-    if option.slice is not None and not offers_slice(host, option.slice):
+    if option.slice is not None and (ask.whole_machine or not offers_slice(host, option.slice)):
         return Shortfall("slice", option.slice, "not sold in this slice")
     if ask.whole_machine and (len(host.devices) != option.count or alive < option.count):
         return Shortfall("devices", option.count, len(host.devices))
