@@ -1,26 +1,27 @@
-"""Tests that commit are cleaned by TRUNCATE, which append-only tables refuse: their triggers sleep while it runs."""
-
-from collections.abc import Iterator
-from typing import Any
+from datetime import datetime, timedelta
 
 import pytest
-from django.db import connection
-from django.test import TransactionTestCase
+
+from apikit import clock
+from tests.factories import NOON
 
 
-@pytest.fixture(autouse=True, scope="session")
-def _truncate_append_only_tables() -> Iterator[None]:
-    flush = TransactionTestCase._fixture_teardown
+class Clock:
+    """The doors' clock, which a test moves. It stands at NOON."""
 
-    def without_triggers(case: Any) -> None:
-        with connection.cursor() as cursor:
-            cursor.execute("SET session_replication_role = replica")
-        try:
-            flush(case)
-        finally:
-            with connection.cursor() as cursor:
-                cursor.execute("SET session_replication_role = DEFAULT")
+    def __init__(self) -> None:
+        self.now = NOON
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(TransactionTestCase, "_fixture_teardown", without_triggers)
-        yield
+    def __call__(self) -> datetime:
+        return self.now
+
+    def forward(self, seconds: float) -> datetime:
+        self.now += timedelta(seconds=seconds)
+        return self.now
+
+
+@pytest.fixture
+def at(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    stopped = Clock()
+    monkeypatch.setattr(clock, "now", stopped)
+    return stopped

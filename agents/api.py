@@ -1,0 +1,114 @@
+"""The agents' doors: `POST /agent/v1/enrol` and `POST /agent/v1/sync`. The owners' doors are in hosts_api.py.
+
+Under ASGI a sync is held until something is wanted of the host; under WSGI, where a held request would block a worker,
+it is answered at once and the agent is told to pause. Answers and refusals to a known host are signed.
+"""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+from asgiref.sync import sync_to_async
+from django.conf import settings
+from django.core.handlers.asgi import ASGIRequest
+from django.http import HttpRequest, HttpResponse
+from django.views.decorators.csrf import csrf_exempt
+from django.views.decorators.http import require_POST
+
+from agents import enrolment, signing, waiting
+from agents import sync as syncing
+from agents.protocol import SIGNATURE_HEADER, EnrolRequest, ProtocolError, SyncRequest
+from apikit import clock
+from apikit.errors import InvalidInput
+from apikit.problems import problem_response
+from apikit.strict_json import loads
+
+SYNC_PATH = "/agent/v1/sync"
+
+
+@csrf_exempt
+@require_POST
+def enrol(request: HttpRequest) -> HttpResponse:
+    """Trade a one-time token for the host's id and the keys to pin."""
+    try:
+        asked = _read(EnrolRequest.from_json, request.body)
+        answer = enrolment.enrol(request=asked, at=clock.now())
+    except Exception as fault:
+        return _problem(request, fault)
+    return HttpResponse(json.dumps(answer.to_json()), status=201, content_type="application/json")
+
+
+@csrf_exempt
+@require_POST
+async def sync(request: HttpRequest) -> HttpResponse:
+    """Take a host's report in and answer with what it should run."""
+    can_hold = isinstance(request, ASGIRequest)
+    received = await _call(can_hold, _receive, request)
+    if isinstance(received, HttpResponse):
+        return received
+    if can_hold and received.may_be_held:
+        await waiting.moved(
+            host_id=received.host_id, generation=received.generation, within_s=settings.HOST_SYNC_HOLD_S
+        )
+    return await _call(can_hold, _answer, request, received, can_hold)
+
+
+async def _call[**P, T](can_hold: bool, act: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    if can_hold:
+        return await waiting.in_pool(act, *args, **kwargs)
+    return await sync_to_async(act)(*args, **kwargs)
+
+
+def _receive(request: HttpRequest) -> syncing.Applied | HttpResponse:
+    caller: signing.Caller | None = None
+    at = clock.now()
+    try:
+        header = request.headers.get(SIGNATURE_HEADER)
+        caller = signing.identify(header=header, method="POST", path=SYNC_PATH, body=request.body)
+        signing.check_clock(caller, at=at)
+        asked = _read(SyncRequest.from_json, request.body)
+        if (asked.boot_no, asked.seq) != (caller.boot_no, caller.seq):
+            raise signing.UnknownAgent("The numbers of the body are not those that were signed.")
+        return syncing.apply(caller=caller, request=asked, peer=request.META.get("REMOTE_ADDR", ""), at=at)
+    except Exception as fault:
+        refusal = _problem(request, fault)
+        return refusal if caller is None else _signed(refusal, caller.host, caller.boot_no, caller.seq)
+
+
+def _answer(request: HttpRequest, applied: syncing.Applied, can_hold: bool) -> HttpResponse:
+    try:
+        answer = syncing.answer(applied=applied, held=can_hold, at=clock.now())
+    except Exception as fault:
+        response = _problem(request, fault)
+    else:
+        response = HttpResponse(json.dumps(answer.to_json()), content_type="application/json")
+    return _signed(response, applied.host, applied.boot_no, applied.seq)
+
+
+def _signed(response: HttpResponse, host: str, boot_no: int, seq: int) -> HttpResponse:
+    response[SIGNATURE_HEADER] = signing.answer_header(
+        status=response.status_code, body=response.content, host=host, boot_no=boot_no, seq=seq
+    )
+    response["Cache-Control"] = "no-store"
+    return response
+
+
+def _read[T](read: Callable[[Any], T], body: bytes) -> T:
+    """Return the message in the body. Raises InvalidInput and the refusals of strict JSON."""
+    try:
+        return read(loads(body))
+    except ProtocolError as fault:
+        detail = str(fault)[:300]
+        raise InvalidInput(detail, errors=[{"pointer": "", "code": "bad_value", "detail": detail}]) from None
+
+
+def _problem(request: HttpRequest, fault: Exception) -> HttpResponse:
+    """Return the problem document of a refusal; a bug is raised on, and becomes a 500."""
+    problem = problem_response(fault, {"request": request})
+    if problem is None:
+        raise fault
+    response = HttpResponse(json.dumps(problem.data), status=problem.status_code, content_type=problem.content_type)
+    for name, value in problem.headers.items():
+        if name.lower() != "content-type":
+            response[name] = value
+    return response

@@ -1,0 +1,140 @@
+"""What can happen to a host. Nothing else writes `Host.state` and `Host.scheduling`.
+
+Order of locks: host, then its devices and workloads. Whatever changes what may be placed on a host writes its line in
+the change log of capacity in the same transaction.
+"""
+
+from collections.abc import Mapping
+from datetime import datetime
+from uuid import UUID
+
+from django.db import transaction
+from django.db.models import F
+
+from agents import capacity, host_events
+from agents.models import Host, Workload
+from apikit.errors import DomainError, NotFound
+
+State, Scheduling = Host.State, Host.Scheduling
+
+NEXT: Mapping[str, frozenset[str]] = {
+    State.UNVERIFIED: frozenset({State.ONLINE, State.QUARANTINED, State.RETIRED}),
+    State.ONLINE: frozenset({State.SUSPECT, State.UNVERIFIED, State.QUARANTINED, State.RETIRED}),
+    State.SUSPECT: frozenset({State.ONLINE, State.LOST, State.UNVERIFIED, State.QUARANTINED, State.RETIRED}),
+    State.LOST: frozenset({State.ONLINE, State.UNVERIFIED, State.QUARANTINED, State.RETIRED}),
+    State.QUARANTINED: frozenset({State.UNVERIFIED, State.RETIRED}),
+    State.RETIRED: frozenset(),
+}
+
+
+class WrongHostState(DomainError):
+    slug = "invalid-transition"
+    title = "The host is not in a state for that"
+
+
+class HostIsBusy(DomainError):
+    slug = "host-is-busy"
+    title = "Something still runs on the host"
+
+
+def lock(host_id: UUID) -> Host:
+    """Return the host, locked until the end of the transaction. Raises NotFound."""
+    host = Host.objects.select_for_update(no_key=True).filter(pk=host_id).first()
+    if host is None:
+        raise NotFound("There is no such host.")
+    return host
+
+
+def move(host: Host, to: str, *, at: datetime, reason: str, by: str = "") -> None:
+    """Change the state and record the move, or raise WrongHostState. The caller holds the row lock.
+
+    The same state again changes nothing: the first reason stands.
+    """
+    if host.state == to:
+        return
+    if to not in NEXT[host.state]:
+        raise WrongHostState(f"A host that is {host.state} cannot become {to}.", state=host.state)
+    was, host.state, host.state_reason, host.state_since = host.state, to, reason[:300], at
+    Host.objects.filter(pk=host.pk).update(
+        state=to, state_reason=host.state_reason, state_since=at, version=F("version") + 1
+    )
+    host_events.record(host_id=host.pk, kind=f"host.{to}", detail=reason, by=by, at=at, facts={"from": was, "to": to})
+    capacity.changed([host.pk])
+
+
+@transaction.atomic
+def cordon(*, host_id: UUID, reason: str, by: str, at: datetime) -> Host:
+    """Take no new lease; what runs goes on. A host that is draining goes on draining."""
+    host = lock(host_id)
+    if host.scheduling == Scheduling.OPEN:
+        _schedule(host, Scheduling.CORDONED, reason=reason, by=by, at=at, deadline=None)
+    return host
+
+
+@transaction.atomic
+def uncordon(*, host_id: UUID, by: str, at: datetime, reason: str = "") -> Host:
+    """Open the host for new leases again; also ends a drain that is not over."""
+    host = lock(host_id)
+    if host.state == State.RETIRED:
+        raise WrongHostState("The host has left the pool.", state=host.state)
+    if host.scheduling != Scheduling.OPEN:
+        _schedule(host, Scheduling.OPEN, reason=reason, by=by, at=at, deadline=None)
+    return host
+
+
+@transaction.atomic
+def drain(*, host_id: UUID, deadline: datetime, reason: str, by: str, at: datetime) -> Host:
+    """Take no new lease, and have what runs ended by `deadline`, by whoever wants it; a later call moves it."""
+    host = lock(host_id)
+    if host.state == State.RETIRED:
+        raise WrongHostState("The host has left the pool.", state=host.state)
+    if (host.scheduling, host.drain_deadline) != (Scheduling.DRAINING, deadline):
+        _schedule(host, Scheduling.DRAINING, reason=reason, by=by, at=at, deadline=deadline)
+    return host
+
+
+@transaction.atomic
+def retire(*, host_id: UUID, reason: str, by: str, at: datetime) -> Host:
+    """Take the host out of the pool for good: its key is void from now on. Raises HostIsBusy while something runs."""
+    host = lock(host_id)
+    if host.state == State.RETIRED:
+        return host
+    running = Workload.objects.filter(host=host, gone_at__isnull=True).count()
+    if running:
+        raise HostIsBusy(f"{running} workloads are on the host; drain it first.", workloads=running)
+    move(host, State.RETIRED, at=at, reason=reason, by=by)
+    Host.objects.filter(pk=host.pk).update(key_id="", signing_key="", sealing_key="")
+    host.key_id = host.signing_key = host.sealing_key = ""
+    return host
+
+
+@transaction.atomic
+def quarantine(*, host_id: UUID, reason: str, at: datetime, by: str = "") -> Host:
+    """Take the host out because its identity cannot be trusted; only an operator lets it back (`release`)."""
+    host = lock(host_id)
+    if host.state != State.RETIRED:
+        move(host, State.QUARANTINED, at=at, reason=reason, by=by)
+        host_events.raise_alarm(kind="host_quarantined", subject=host.public_id, detail=reason, at=at)
+    return host
+
+
+@transaction.atomic
+def release(*, host_id: UUID, reason: str, by: str, at: datetime) -> Host:
+    """Let a quarantined host start again as unverified. By an operator, with the reason."""
+    host = lock(host_id)
+    move(host, State.UNVERIFIED, at=at, reason=reason, by=by)
+    Host.objects.filter(pk=host.pk).update(tier=Host.Tier.UNVERIFIED, verified_at=None)
+    host_events.settle_alarm(kind="host_quarantined", subject=host.public_id, at=at)
+    return host
+
+
+def _schedule(host: Host, to: str, *, reason: str, by: str, at: datetime, deadline: datetime | None) -> None:
+    was, host.scheduling, host.scheduling_reason, host.drain_deadline = host.scheduling, to, reason[:300], deadline
+    host.version += 1
+    host.save(update_fields=["scheduling", "scheduling_reason", "drain_deadline", "version"])
+    facts = {"from": was, "to": to} | ({"deadline": deadline.isoformat()} if deadline else {})
+    kind = {Scheduling.OPEN: "host.uncordoned", Scheduling.CORDONED: "host.cordoned"}.get(
+        Scheduling(to), "host.draining"
+    )
+    host_events.record(host_id=host.pk, kind=kind, detail=reason, by=by, at=at, facts=facts)
+    capacity.changed([host.pk])

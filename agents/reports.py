@@ -1,0 +1,183 @@
+"""What a host says of its workloads and devices. A bad item changes nothing and bills nothing, and fails no other one.
+
+What the platform believes, and what not: a report counts only for a workload that is wanted on this very host, at this
+epoch and with this spec. `ready` counts only if the container saw exactly the devices of its spec. The instant is
+always ours, that of the receipt.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from agents import capacity, health, host_events
+from agents.models import Device, Host, Workload
+from agents.protocol import FAILURES, RUNNING_STEPS, STEPS, DeviceReport, ProtocolError, WorkloadReport
+from apikit.clock import whole_second
+
+Key = tuple[str, int, int]
+READING_LIMIT = 64
+_DIED = frozenset({"exited", "gone"})
+
+
+@dataclass
+class Outcome:
+    """Faults of single items, for the host's diary; and which workloads were named."""
+
+    faults: list[str] = field(default_factory=list)
+    named: set[Key] = field(default_factory=set)
+
+
+def apply_workloads(
+    *, host: Host, items: Iterable[Any], have_generation: int, engine_up: bool, known: dict[Key, Workload], at: datetime
+) -> Outcome:
+    """Write what is reported into the workloads in `known` (those of this host that may still run).
+
+    have_generation, engine_up: a host that has taken in the list without a workload, sees its engine, and does not name
+    it any more, has nothing left of it.
+    """
+    outcome = Outcome()
+    for item in items:
+        try:
+            report = WorkloadReport.from_json(item)
+        except ProtocolError as fault:
+            outcome.faults.append(str(fault))
+            continue
+        if report.step not in STEPS:
+            outcome.faults.append(f"{report.step[:20]!r} is no step of a workload")
+            continue
+        key = (report.lease, report.member, report.epoch)
+        workload = known.get(key)
+        outcome.named.add(key)
+        if workload is None:
+            if report.step in RUNNING_STEPS:
+                outcome.faults.append(f"{report.lease[:40]}/{report.member} epoch {report.epoch} is not wanted here")
+            continue
+        _apply(workload, report, at)
+        if report.spec_hash != workload.spec_hash:
+            outcome.faults.append(f"{workload} runs with another spec")
+    for key, workload in known.items():
+        left = workload.unwanted_generation
+        if key not in outcome.named and engine_up and left is not None and have_generation >= left:
+            _finish(workload, at)
+    return outcome
+
+
+def _apply(workload: Workload, report: WorkloadReport, at: datetime) -> None:
+    before = {name: getattr(workload, name) for name in _COLUMNS}
+    step = report.step
+    right = report.spec_hash == workload.spec_hash
+    if step in RUNNING_STEPS and not (right and _sees_its_devices(workload, report)):
+        step = "probing"
+        workload.failure, workload.detail = "gpu_invisible", "Its container does not see exactly the leased GPUs."
+    else:
+        workload.failure = report.failure if report.failure in FAILURES else ("engine_error" if report.failure else "")
+        workload.detail = report.detail[:500]
+    workload.step = step
+    _take_facts(workload, report)
+    if step in RUNNING_STEPS and workload.wanted and workload.ready_at is None and workload.exited_at is None:
+        workload.ready_at = whole_second(at)
+    if workload.ready_at is not None:
+        workload.unusable_since = (workload.unusable_since or whole_second(at)) if report.unusable else None
+    if step in _DIED and workload.exited_at is None:
+        workload.exited_at = whole_second(at)
+    if step == "gone" and not workload.wanted:
+        _finish(workload, at, save=False)
+    changed = [name for name in _COLUMNS if getattr(workload, name) != before[name]]
+    if changed:
+        workload.save(update_fields=changed)
+
+
+_COLUMNS = (
+    "step", "detail", "failure", "exit_code", "container", "image_digest", "ports", "progress", "ready_at",
+    "unusable_since", "exited_at", "gone_at",
+)  # fmt: skip
+
+
+def _take_facts(workload: Workload, report: WorkloadReport) -> None:
+    if report.exit_code is not None:
+        workload.exit_code = max(-(2**31), min(report.exit_code, 2**31 - 1))
+    workload.container = (report.container or workload.container)[:80]
+    workload.image_digest = (report.image_digest or workload.image_digest)[:100]
+    ports = {name: port for name, port in report.ports.items() if isinstance(port, int) and 0 < port < 65536}
+    workload.ports = dict(list(ports.items())[:64])
+    workload.progress = {
+        name: figure for name, figure in list(report.progress.items())[:16] if isinstance(figure, (int, float, str))
+    }
+
+
+def _sees_its_devices(workload: Workload, report: WorkloadReport) -> bool:
+    leased = workload.spec.get("devices", [])
+    return not leased or (report.visible_devices is not None and set(map(str, report.visible_devices)) == set(leased))
+
+
+def _finish(workload: Workload, at: datetime, *, save: bool = True) -> None:
+    workload.step, workload.gone_at = "gone", at
+    if save:
+        workload.save(update_fields=["step", "gone_at"])
+
+
+def apply_devices(
+    *, host: Host, items: Iterable[Any], inventory_is_known: bool, leased: set[str], rebooted: bool, at: datetime
+) -> tuple[Outcome, bool]:
+    """Judge each device by its report; also return whether one is waiting for a self-test now. Saves only changes."""
+    outcome = Outcome()
+    devices = {device.uuid: device for device in host.devices.all()}
+    for item in items:
+        try:
+            report = DeviceReport.from_json(item)
+        except ProtocolError as fault:
+            outcome.faults.append(str(fault))
+            continue
+        device = devices.get(report.uuid)
+        if device is None and inventory_is_known:
+            outcome.faults.append(f"device {report.uuid[:64]} is not in the inventory")
+        elif device is not None and device.present:
+            _judge(device, report, leased=device.uuid in leased, rebooted=rebooted, at=at)
+    return outcome, any(d.present and d.health == Device.Health.SELFTEST for d in devices.values())
+
+
+def _judge(device: Device, report: DeviceReport, *, leased: bool, rebooted: bool, at: datetime) -> None:
+    report = _cleaned(report)
+    verdict = health.judge(
+        health=device.health,
+        reason=device.health_reason,
+        evidence=device.evidence,
+        report=report,
+        leased=leased,
+        rebooted=rebooted,
+        at=at,
+    )
+    changed: dict[str, Any] = {}
+    if verdict.evidence != device.evidence:
+        changed["evidence"] = verdict.evidence
+    if report.readings and report.readings != device.readings:
+        changed |= {"readings": report.readings, "readings_at": at}
+    if verdict.health != device.health:
+        changed |= {"health": verdict.health, "health_reason": verdict.reason[:300], "health_since": at}
+        host_events.record(
+            host_id=device.host_id,
+            device_id=device.pk,
+            kind=f"device.{verdict.health}",
+            detail=verdict.reason,
+            at=at,
+            facts={"from": device.health, "xids": report.xids, "provider_fault": verdict.provider_fault},
+        )
+        capacity.changed([device.host_id])
+    if changed:
+        Device.objects.filter(pk=device.pk).update(**changed)
+        for name, value in changed.items():
+            setattr(device, name, value)
+
+
+def _cleaned(report: DeviceReport) -> DeviceReport:
+    """Keep of the readings what is a figure, a word or a short list, and of the Xids what are numbers."""
+    readings = {
+        name[:40]: value if not isinstance(value, str) else value[:100]
+        for name, value in list(report.readings.items())[:READING_LIMIT]
+        if value is None or isinstance(value, (bool, int, float, str, list))
+    }
+    numbers = [n for n in report.xids if isinstance(n, int) and not isinstance(n, bool) and 0 <= n < 10_000]
+    return DeviceReport(
+        uuid=report.uuid, state=report.state, age_s=max(0, report.age_s), readings=readings, xids=numbers[:32]
+    )

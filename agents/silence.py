@@ -1,0 +1,128 @@
+"""Who has fallen silent: suspect after HOST_SUSPECT_AFTER_S, lost after HOST_SILENCE_LIMIT_S. A loop, level-triggered.
+
+A verdict too early on silence costs customers their runs, so there are two brakes. *The breaker*: if more than
+max(3, 20 %) of the live hosts fell silent within 60 s of each other, it is rather we who do not hear; nobody of them is
+declared lost, one alarm is raised, and it stays so until they are heard again or an operator decides (`declare_lost`).
+*The grace*: a host that was not heard since we began to listen without a gap is not lost before
+HOST_SILENCE_GRACE_AFTER_START_S. We began to listen anew when the sweep itself had paused.
+
+Charging does not wait for the verdict: whoever charges reads `last_heard_at`, and no second after it is billed.
+"""
+
+from datetime import datetime, timedelta
+from uuid import UUID
+
+from django.conf import settings
+from django.db import transaction
+from django.db.models import Count
+
+from agents import host_events, host_life
+from agents.models import Host, Sweep
+
+BREAKER_HOSTS, BREAKER_PERCENT, BREAKER_WINDOW_S = 3, 20, 60
+PAUSE_S = 15  # a sweep that comes later than this after the last one has itself been away
+ALARM = "many_hosts_silent"
+SWEPT = (Host.State.ONLINE, Host.State.SUSPECT)
+
+
+def sweep(*, at: datetime) -> int:
+    """Make silent hosts suspect and lost; return how many moved. Two sweeps at once do no harm."""
+    listening_since = _note_sweep(at=at)
+    silent_since = at - timedelta(seconds=settings.HOST_SUSPECT_AFTER_S)
+    heard: dict[UUID, datetime] = {}
+    for host_id, moment in Host.objects.filter(
+        state__in=(*SWEPT, Host.State.LOST), last_heard_at__lte=silent_since
+    ).values_list("pk", "last_heard_at"):
+        heard[host_id] = moment or at
+    held_back = _cohort(heard, at=at)
+    moved = 0
+    for host_id in sorted(heard):
+        moved += _judge(host_id, may_be_lost=host_id not in held_back, listening_since=listening_since, at=at)
+    return moved
+
+
+def is_lost(host: Host, *, at: datetime) -> bool:
+    """Return whether nothing on this host can be counted on: lost or retired, or quarantined and silent as well."""
+    if host.state in {Host.State.LOST, Host.State.RETIRED}:
+        return True
+    limit = at - timedelta(seconds=settings.HOST_SILENCE_LIMIT_S)
+    return host.state == Host.State.QUARANTINED and (host.last_heard_at is None or host.last_heard_at <= limit)
+
+
+def heard_until(host: Host, *, at: datetime) -> datetime:
+    """Return up to when use of this host is proven: now, or the last sync once it is silent for too long."""
+    if host.last_heard_at is None:
+        return at
+    silent_since = at - timedelta(seconds=settings.HOST_SUSPECT_AFTER_S)
+    return host.last_heard_at if host.last_heard_at <= silent_since else at
+
+
+@transaction.atomic
+def declare_lost(*, host_id: UUID, reason: str, by: str, at: datetime) -> Host:
+    """An operator's verdict over the breaker and the grace, on a host that is suspect."""
+    host = host_life.lock(host_id)
+    host_life.move(host, Host.State.LOST, at=at, reason=reason, by=by)
+    return host
+
+
+@transaction.atomic
+def _note_sweep(*, at: datetime) -> datetime:
+    """Write the progress of this loop; return since when we listen without a gap."""
+    progress, is_first = Sweep.objects.select_for_update().get_or_create(
+        id=1, defaults={"swept_at": at, "listening_since": at}
+    )
+    if not is_first and at - progress.swept_at > timedelta(seconds=PAUSE_S):
+        progress.listening_since = at
+    progress.swept_at = max(progress.swept_at, at)
+    progress.save(update_fields=["swept_at", "listening_since"])
+    return progress.listening_since
+
+
+def _cohort(heard: dict[UUID, datetime], *, at: datetime) -> set[UUID]:
+    """Return the silent hosts that fell silent with too many others, and keep the alarm in step with that.
+
+    Hosts that are lost already count among the others: they may have been the first of many.
+    """
+    live = Host.objects.filter(state__in=(*SWEPT, Host.State.LOST)).aggregate(n=Count("pk"))["n"]
+    limit = max(BREAKER_HOSTS, live * BREAKER_PERCENT // 100)
+    window = timedelta(seconds=BREAKER_WINDOW_S)
+    by_time = sorted(heard.items(), key=lambda item: item[1])
+    held: set[UUID] = set()
+    start = 0
+    for end, (_, moment) in enumerate(by_time):
+        while moment - by_time[start][1] > window:
+            start += 1
+        if end - start + 1 > limit:
+            held |= {host_id for host_id, _ in by_time[start : end + 1]}
+    waiting = Host.objects.filter(pk__in=held, state__in=SWEPT).exists()
+    with transaction.atomic():
+        if waiting:
+            detail = f"{len(held)} of {live} hosts fell silent within {BREAKER_WINDOW_S} s; none is declared lost."
+            host_events.raise_alarm(kind=ALARM, detail=detail, at=at, facts={"silent": len(held), "live": live})
+            Sweep.objects.filter(id=1, breaker_since__isnull=True).update(breaker_since=at)
+        else:
+            host_events.settle_alarm(kind=ALARM, at=at)
+            Sweep.objects.filter(id=1, breaker_since__isnull=False).update(breaker_since=None)
+    return held
+
+
+@transaction.atomic
+def _judge(host_id: UUID, *, may_be_lost: bool, listening_since: datetime, at: datetime) -> int:
+    """Move one host as far as its silence goes. It is read again under its lock: it may have been heard meanwhile."""
+    host = Host.objects.select_for_update(no_key=True).filter(pk=host_id, state__in=SWEPT).first()
+    if host is None or host.last_heard_at is None:
+        return 0
+    silence = at - host.last_heard_at
+    moved = 0
+    if host.state == Host.State.ONLINE and silence >= timedelta(seconds=settings.HOST_SUSPECT_AFTER_S):
+        host_life.move(host, Host.State.SUSPECT, at=at, reason=f"Silent for {silence.seconds} s.")
+        moved = 1
+    limit_s = settings.HOST_SILENCE_LIMIT_S
+    if host.last_heard_at < listening_since:
+        # It was alive when we stopped listening: it has the grace to find us again.
+        grace = timedelta(seconds=settings.HOST_SILENCE_GRACE_AFTER_START_S)
+        may_be_lost = may_be_lost and at - listening_since >= grace
+    if host.state == Host.State.SUSPECT and may_be_lost and silence >= timedelta(seconds=limit_s):
+        host_life.move(host, Host.State.LOST, at=at, reason=f"Silent for {int(silence.total_seconds())} s.")
+        moved = 1
+    return moved
