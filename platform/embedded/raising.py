@@ -8,11 +8,13 @@ import os
 import secrets
 import signal
 import sys
+import time
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from embedded import leftovers, process_table, stack
+from embedded import demo_image, engine, leftovers, process_table, stack
 from embedded.broker import Broker
 from embedded.postgres import Postgres
 from embedded.process_table import PoolHost
@@ -23,6 +25,8 @@ from embedded.supervisor import Supervisor
 PASSED_ON = frozenset({"PATH", "HOME", "USER", "LOGNAME", "LANG", "LC_ALL", "TMPDIR", "PYTHONPATH", "DOCKER_HOST"})
 OURS = frozenset({"GPUYARD_DATABASE_URL", "GPUYARD_CELERY_BROKER_URL", "GPUYARD_TOKEN"})
 SET_UP_WITHIN_S = 120.0
+ENGINE_WITHIN_S = 20.0
+AUTO = "auto"
 
 
 def supervise(path: Path) -> int:
@@ -67,6 +71,8 @@ def _raise(supervisor: Supervisor, plan: Mapping[str, Any]) -> None:
 
     supervisor.tell(step="doors and workers")
     supervisor.add(process_table.control_plane(ports=ports, beat_folder=folder.path / "beat"))
+    if any(host.engine == AUTO for host in hosts):
+        hosts = _with_engine(supervisor, hosts)
     supervisor.run_until(supervisor.all_ready)
     supervisor.tell(step=f"{len(hosts)} simulated hosts")
     folders = {host.name: folder.agent(host.name) for host in hosts}
@@ -74,6 +80,56 @@ def _raise(supervisor: Supervisor, plan: Mapping[str, Any]) -> None:
     supervisor.add(process_table.agents(hosts, server=server, folders=folders, tokens=tokens))
     supervisor.run_until(supervisor.all_ready)
     supervisor.tell(state="up", step="up")
+
+
+def _with_engine(supervisor: Supervisor, hosts: list[PoolHost]) -> list[PoolHost]:
+    """Return the hosts with a real container engine in place of "auto", or the process sandbox if none works here.
+
+    What was chosen, and why not a real one, stands in `access`.
+    """
+    folder = supervisor.folder
+    faults = []
+    for candidate in engine.candidates(folder.path):
+        supervisor.tell(step=f"container engine: {candidate.kind}")
+        try:
+            _start_engine(supervisor, candidate)
+            engine.prepare(candidate.socket)
+        except engine.EngineFault as fault:
+            faults.append(f"{candidate.kind}: {fault}")
+            if candidate.process is not None:
+                supervisor.remove(candidate.process.name)
+            continue
+        found = [host.name for host in hosts if host.engine == AUTO]
+        _tell_engine(folder, kind=candidate.kind, socket=str(candidate.socket), hosts=found, reason="")
+        with_socket = ("--engine-socket", str(candidate.socket))
+        return [
+            replace(host, engine=candidate.kind, options=(*host.options, *with_socket)) if host.engine == AUTO else host
+            for host in hosts
+        ]
+    reason = "; ".join(faults) or "this machine has no docker and no podman"
+    _tell_engine(folder, kind="process", socket="", hosts=[], reason=reason)
+    return [replace(host, engine="process") if host.engine == AUTO else host for host in hosts]
+
+
+def _start_engine(supervisor: Supervisor, candidate: engine.Candidate) -> None:
+    if candidate.process is None:
+        return
+    supervisor.add([candidate.process])
+    child = supervisor.children[candidate.process.name]
+    deadline = time.monotonic() + ENGINE_WITHIN_S
+    supervisor.run_until(lambda: child.ready or child.quick_ends > 0 or time.monotonic() > deadline)
+    if not child.ready:
+        raise engine.EngineFault(f"it did not start: {_last_line(supervisor.folder.log(candidate.process.name))}")
+
+
+def _last_line(log: Path) -> str:
+    lines = log.read_text(errors="replace").splitlines()
+    return lines[-1][-300:] if lines else "it said nothing"
+
+
+def _tell_engine(folder: StackFolder, *, kind: str, socket: str, hosts: list[str], reason: str) -> None:
+    told = {"kind": kind, "socket": socket, "hosts": hosts, "reason": reason, "image": demo_image.REFERENCE}
+    folder.write("access", {**folder.read("access"), "container_engine": told})
 
 
 def environment(folder: StackFolder, ports: Mapping[str, int], further: Mapping[str, str]) -> dict[str, str]:

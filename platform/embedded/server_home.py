@@ -12,6 +12,7 @@ import shutil
 import stat
 import tempfile
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -127,6 +128,14 @@ def write_private(path: Path, text: str, account: Account | None) -> None:
         file.write(text)
     give(draft, account)
     draft.rename(path)
+
+
+def wheel_folder(module: str) -> Path:
+    """Return where a wheel's package lies, without importing it: theirs have opinions about the environment."""
+    found = find_spec(module)
+    if found is None or found.origin is None:
+        raise RuntimeError(f"{module} is not installed: pip install 'gpuyard[server,embedded]'")
+    return Path(found.origin).resolve().parent
 
 
 def reachable_copy(

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from embedded import leftovers, processes
+from embedded import engine, leftovers, processes
 from embedded.broker import Broker
 from embedded.outliving import OutlivingServer
 from embedded.postgres import Postgres
@@ -102,6 +102,10 @@ def clear_up(folder: StackFolder) -> None:
     """End what is left of the stack: its processes, then its workloads, then its servers."""
     leftovers.end(lambda: leftovers.children_of(folder.path))
     leftovers.end(lambda: leftovers.workloads_in(folder.path / "agents"))
+    used = folder.read("access").get("container_engine", {})
+    for name in used.get("hosts", ()):
+        engine.remove_containers_of(Path(used["socket"]), folder.read(f"agents/{name}/identity").get("host", ""))
+    engine.remove_run_folder(folder.path)
     for server in reversed(servers(folder)):
         server.stop()
 
@@ -114,6 +118,9 @@ def kill_host(path: Path, name: str) -> None:
         lambda: _pid_of(folder, f"agent-{name}") is None, within_s=15, what=f"The end of the agent of {name}"
     )
     leftovers.end(lambda: leftovers.workloads_in(folder.agent(name)), within_s=0)
+    used = folder.read("access").get("container_engine", {})
+    if name in used.get("hosts", ()):
+        engine.remove_containers_of(Path(used["socket"]), folder.read(f"agents/{name}/identity").get("host", ""))
 
 
 def revive_host(path: Path, name: str) -> None:

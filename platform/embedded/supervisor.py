@@ -4,6 +4,7 @@ One thread and a short tick. Each child leads a session of its own and gets SIGT
 nothing is left running unwatched; the servers (outliving.py) stay, for the next supervisor to attach to.
 """
 
+import json
 import os
 import signal
 import subprocess
@@ -16,7 +17,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from embedded import leftovers, processes
+from embedded import engine, leftovers, processes
 from embedded.outliving import OutlivingServer, StartFailed
 from embedded.process_table import Process
 from embedded.stack_folder import StackFolder
@@ -69,6 +70,13 @@ class Supervisor:
         """Start these processes too, at the next tick."""
         self.children |= {process.name: Child(process) for process in table}
 
+    def remove(self, name: str) -> None:
+        """End one process and forget it."""
+        child = self.children.pop(name)
+        if child.running is not None:
+            _signal_group(child.running.pid, signal.SIGTERM)
+            self._wait_or_kill(child, until=time.monotonic() + child.process.end_within_s)
+
     def run_until(self, done: Callable[[], bool]) -> None:
         """Watch everything until `done()` or until we are asked to stop."""
         while not (self.stopping or done()):
@@ -86,7 +94,7 @@ class Supervisor:
             elif child.running is None and now >= child.start_after:
                 self._start(child, now)
             elif child.running is not None and not child.ready:
-                child.ready = child.process.answers_at is None or _answers(child.process.answers_at)
+                child.ready = _is_ready(child.process)
         self.tell()
 
     def tell(self, **facts: Any) -> None:
@@ -128,14 +136,9 @@ class Supervisor:
         for child in self.children.values():
             if child.running is not None:
                 _signal_group(child.running.pid, signal.SIGTERM)
-        deadline = time.monotonic()
+        asked_at = time.monotonic()
         for child in sorted(self.children.values(), key=lambda child: child.process.end_within_s):
-            if child.running is not None:
-                try:
-                    child.running.wait(max(0.1, deadline + child.process.end_within_s - time.monotonic()))
-                except subprocess.TimeoutExpired:
-                    self._log(f"{child.process.name} did not end in {child.process.end_within_s:g} s: killed")
-                self._kill(child)
+            self._wait_or_kill(child, until=asked_at + child.process.end_within_s)
         leftovers.end(lambda: leftovers.children_of(self.folder.path))
 
     def _watch_servers(self, now: float) -> None:
@@ -176,6 +179,14 @@ class Supervisor:
         child.running, child.ready, child.start_after = None, False, now + back_off_s
         self._log(f"{child.process.name} ended with {child.last_exit}; again in {back_off_s:g} s")
 
+    def _wait_or_kill(self, child: Child, *, until: float) -> None:
+        if child.running is not None:
+            try:
+                child.running.wait(max(0.1, until - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                self._log(f"{child.process.name} did not end in {child.process.end_within_s:g} s: killed")
+            self._kill(child)
+
     def _kill(self, child: Child) -> None:
         if child.running is not None:
             _signal_group(child.running.pid, signal.SIGKILL)
@@ -187,8 +198,17 @@ class Supervisor:
             log.write(f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ} {sentence}\n")
 
 
+def _is_ready(process: Process) -> bool:
+    if process.enrolled_in is not None:
+        identity = process.enrolled_in / "identity.json"
+        return identity.exists() and bool(json.loads(identity.read_text()).get("host"))
+    return process.answers_at is None or _answers(process.answers_at)
+
+
 def _answers(url: str) -> bool:
     """Say whether a web server answers there, be it with a refusal; an error of its own is no answer."""
+    if url.startswith("unix:"):
+        return engine.answers(Path(url.removeprefix("unix:")))
     try:
         with urllib.request.urlopen(url, timeout=2):  # noqa: S310 -- a URL of our own
             return True

