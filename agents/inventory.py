@@ -12,6 +12,7 @@ from typing import Any
 from agents import capacity, enrolment, host_events, host_life
 from agents.models import Device, Host
 from agents.protocol import digest
+from catalogue import matching
 from catalogue.models import GpuModel
 
 GPU_LIMIT = 64
@@ -122,9 +123,11 @@ def model_of(gpu: Mapping[str, Any], *, simulated: bool) -> GpuModel | None:
     """Return the catalogue's model of a reported GPU, or None. Only a simulated one may name its slug itself."""
     if simulated:
         return GpuModel.objects.filter(slug=_text(gpu.get("slug"), 40)).first()
-    named = GpuModel.objects.filter(driver_names__contains=[_text(gpu.get("name"), 100)])
-    models = list(named.filter(pci_ids__contains=[_text(gpu.get("pci_device_id"), 16).lower()])[:2]) or list(named[:2])
-    return models[0] if len(models) == 1 else None
+    return matching.match(
+        driver_name=_text(gpu.get("name"), 100),
+        pci_id=_text(gpu.get("pci_device_id"), 16),
+        memory_mib=_integer(gpu.get("memory_mib"), 2**31) or None,
+    )
 
 
 def _cliques(gpus: list[dict[str, Any]]) -> dict[str, int]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from agents import protocol
-from agents.node import clocks, inventory
+from agents.node import clocks, inventory, selftest
 from agents.node.bell import Bell
 from agents.node.drivers import Driver
 from agents.node.engines import Engine
@@ -129,6 +129,7 @@ class Daemon:
             say=said,
         )
         self._document: dict[str, Any] | None = None
+        self._answered_test: str | None = None
         self._documented_s = 0.0
 
     def run(self) -> None:
@@ -179,11 +180,22 @@ class Daemon:
     def _wish(self, wish: dict[str, Any]) -> None:
         """Do one of the fixed verbs that the server may wish for; an unknown one is said, and nothing is done."""
         verb = str(wish.get("verb", ""))
+        if verb == "selftest":
+            self._selftest(wish)
+            return
         acts: dict[str, Callable[[], dict[str, Any]]] = {"diagnose": self._diagnose}
         if verb not in acts:
             self._reconciler.event("wish_refused", f"this agent does not know {verb!r:.40}", wish=wish.get("id"))
             return
         self._reconciler.event("wish_done", verb, wish=wish.get("id"), result=acts[verb]())
+
+    def _selftest(self, wish: dict[str, Any]) -> None:
+        """Answer a challenge once: the wish comes with every answer until the server has it."""
+        if wish.get("id") == self._answered_test:
+            return
+        self._answered_test = wish.get("id")
+        facts = selftest.answer(wish, driver=self._driver, engine=self._engine)
+        self._reconciler.event("selftest", f"{len(facts['devices'])} devices answered", **facts)
 
     def _diagnose(self) -> dict[str, Any]:
         from agents.node import doctor
