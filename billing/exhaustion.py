@@ -5,17 +5,18 @@ the stored figures by what it posts and never brings the instant nearer.
 """
 
 from collections.abc import Collection
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
 from django.db import connection, transaction
 
 from billing import grants, ledger, pricing
-from billing.models import AccountBalance, Meter
+from billing.models import AccountBalance, Meter, RunningDryWarning
 from billing.models.accounts import AccountKind
 
 # Beyond this an instant is no warning to anybody, and PostgreSQL's clock ends some day.
 HORIZON_S = 100 * 366 * 86_400
+WARN_AHEAD_S = (86_400, 3_600, 600)
 
 # One pass over what runs. What is exact and not posted = numerator now - 3600 x charge at the last close, per meter.
 REFRESH = """
@@ -99,6 +100,21 @@ def refresh_passed(*, at: datetime) -> None:
     """Compute again the wallets for which something known ahead (a price, the edge of a grant) has come."""
     passed = AccountBalance.objects.filter(refresh_at__lte=at).values_list("pk", flat=True)
     refresh(accounts=list(ledger.lock(passed)), at=at)
+
+
+def warn_due(*, at: datetime) -> list[RunningDryWarning]:
+    """Record a warning for each wallet that runs dry within 24 h, 60 min or 10 min; return those that are new."""
+    refresh_passed(at=at)
+    new = []
+    for lead_s in WARN_AHEAD_S:
+        near = AccountBalance.objects.filter(exhaust_at__gt=at, exhaust_at__lte=at + timedelta(seconds=lead_s))
+        for wallet_id, exhaust_at in near.order_by("pk").values_list("pk", "exhaust_at"):
+            assert exhaust_at is not None  # the filter says so
+            warning, fresh = RunningDryWarning.objects.get_or_create(
+                wallet_id=wallet_id, lead_s=lead_s, exhaust_at=exhaust_at, defaults={"at": at}
+            )
+            new += [warning] if fresh else []
+    return new
 
 
 def _refresh(accounts: list[int] | None, *, at_s: int) -> int:

@@ -126,3 +126,47 @@ SELECT a.id, concat('stored ', a.gross_micros, ', true ', x.micros) FROM billing
         THEN t.amount_micros WHEN h.kind IN ('wallet', 'promo_grant', 'overrun_expense') THEN -t.amount_micros
         ELSE 0 END) AS micros FROM billing_transfer t JOIN billing_account h ON h.id IN (t.debit_id, t.credit_id)
     WHERE t.journal_id = a.journal_id) x WHERE a.gross_micros <> x.micros
+
+-- invariant: I11 an invoice adds up
+SELECT i.id, concat('due ', i.due_minor, ', carry ', i.carry_in_micros, ' to ', i.carry_out_micros, ', lines ', l.micros)
+FROM billing_invoice i
+CROSS JOIN LATERAL (
+    SELECT coalesce(sum(amount_micros), 0) AS micros FROM billing_invoiceline WHERE invoice_id = i.id
+) l
+WHERE (i.due_minor - i.tax_minor) * (SELECT v.micros_per_minor FROM (VALUES /*MINOR*/) AS v(code, micros_per_minor)
+        WHERE v.code = i.currency) + i.carry_out_micros <> l.micros + i.carry_in_micros
+    OR i.carry_out_micros < 0
+
+-- invariant: I11 invoice numbers have no gap
+SELECT series, concat(count(number), ' numbers up to ', max(number)) FROM billing_invoice
+GROUP BY series HAVING count(number) <> coalesce(max(number), 0)
+
+-- invariant: I12 no more goes back than was captured
+SELECT p.id, concat('refunds ', r.minor, ' of ', p.amount_minor) FROM billing_payment p JOIN (
+    SELECT payment_id, sum(amount_minor) AS minor FROM billing_refund WHERE state <> 'refused' GROUP BY payment_id
+) r ON r.payment_id = p.id WHERE r.minor > p.amount_minor OR p.state <> 'settled'
+
+-- invariant: I13 what is in transit is what is on its way out
+SELECT m.id, concat('in transit ', m.total, ', on its way ', coalesce(o.micros, 0)) FROM (/*MOVED*/) m
+JOIN billing_account a ON a.id = m.id
+LEFT JOIN (
+    SELECT e.owner, e.currency, 'payout' AS part, sum(p.amount_minor * v.micros_per_minor) AS micros FROM billing_payout p
+    JOIN billing_account e ON e.id = p.payee_id JOIN (VALUES /*MINOR*/) AS v(code, micros_per_minor) ON v.code = e.currency
+    WHERE p.state IN ('created', 'unknown') GROUP BY e.owner, e.currency
+    UNION ALL
+    SELECT w.owner, w.currency, 'refund', sum(r.amount_minor * v.micros_per_minor) FROM billing_refund r
+    JOIN billing_payment p ON p.id = r.payment_id JOIN billing_account w ON w.id = p.wallet_id
+    JOIN (VALUES /*MINOR*/) AS v(code, micros_per_minor) ON v.code = w.currency
+    WHERE r.state IN ('created', 'unknown') GROUP BY w.owner, w.currency
+) o ON o.owner = a.owner AND o.currency = a.currency AND o.part = a.part
+WHERE m.kind = 'payout_transit' AND m.total <> coalesce(o.micros, 0)
+
+-- invariant: what a contract has not earned lies in its own account
+SELECT p.id, concat('earned ', p.earned_micros, ' of ', p.price_micros, ', kept ', b.balance_micros)
+FROM billing_contractperiod p JOIN billing_accountbalance b ON b.account_id = p.prepaid_id
+WHERE b.balance_micros <> CASE WHEN p.closed THEN 0 ELSE p.price_micros - p.earned_micros END
+
+-- invariant: a settled payment is in the ledger once
+SELECT p.id, concat(count(j.id), ' journals') FROM billing_payment p
+LEFT JOIN billing_journal j ON j.key = concat('topup:', p.provider, ':', p.provider_ref) AND p.provider_ref <> ''
+GROUP BY p.id HAVING count(j.id) <> CASE WHEN p.state = 'settled' THEN 1 ELSE 0 END

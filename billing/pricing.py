@@ -101,6 +101,12 @@ def tax_minor(base_minor: int, *, rate_bp: int) -> int:
     return sign * ((2 * abs(base_minor) * rate_bp + BP) // (2 * BP))
 
 
+def tax_on_micros_minor(base_micros: int, *, rate_bp: int, micros_per_minor: int) -> int:
+    """Return the tax in minor units on an exact base in micro-units, half-up."""
+    sign, whole = (-1 if base_micros < 0 else 1), BP * micros_per_minor
+    return sign * ((2 * abs(base_micros) * rate_bp + whole) // (2 * whole))
+
+
 def credit_notes_minor(lines_minor: Sequence[int], *, rate_bp: int) -> list[int]:
     """Return the gross of one credit note per line: tax of note k = tax on everything so far - tax already credited."""
     notes, base = [], 0

@@ -7,6 +7,8 @@ from pathlib import Path
 
 from django.db import connection
 
+from billing import currencies
+
 QUERIES = Path(__file__).with_name("invariants.sql")
 
 
@@ -21,7 +23,8 @@ class Finding:
 def checks() -> dict[str, str]:
     """Return the query of each invariant by its name."""
     blocks = re.split(r"^-- (part|invariant): (.+)$", QUERIES.read_text(), flags=re.MULTILINE)[1:]
-    named = {"part": {}, "invariant": {}}  # type: dict[str, dict[str, str]]
+    minor = ", ".join(f"('{c.code}', {c.micros_per_minor})" for c in currencies.CURRENCIES.values())
+    named: dict[str, dict[str, str]] = {"part": {"MINOR": minor}, "invariant": {}}
     for kind, name, query in zip(blocks[::3], blocks[1::3], blocks[2::3], strict=True):
         for part, text in named["part"].items():
             query = query.replace(f"/*{part}*/", text)

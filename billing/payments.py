@@ -1,0 +1,206 @@
+"""Money in through a provider, and back: intent first, then the call, then what came of it; credited once on the
+provider's id. Nothing here calls a provider inside a transaction."""
+
+from datetime import datetime
+from uuid import UUID
+
+from django.db import transaction
+from django.db.models import Sum
+
+from apikit.errors import DomainError
+from billing import currencies, exhaustion, ledger, pricing, wallets
+from billing.holds import InsufficientFunds
+from billing.models import Account, Payment, Refund
+from billing.models.accounts import AccountKind
+from billing.models.payments import IntentState
+from billing.providers import Answer, Provider, ProviderSilent
+
+
+class RefundAboveCapture(DomainError):
+    slug = "refund-above-capture"
+    title = "More would go back than was paid"
+
+
+class PaymentKeyReused(DomainError):
+    slug = "payment-key-reused"
+    title = "This key began another payment"
+
+
+@transaction.atomic
+def begin(*, owner: UUID, currency: str, amount_minor: int, provider: str, key: str, at: datetime) -> Payment:
+    """Store the intent to pay in; the same key again returns the first. Raises PaymentKeyReused, ValueError below 1."""
+    if amount_minor < 1:
+        raise ValueError(f"{amount_minor} is no amount to pay")
+    wallet = wallets.account_of(owner=owner, currency=currency, at=at)
+    payment, _ = Payment.objects.get_or_create(
+        key=key,
+        defaults={"wallet": wallet, "provider": provider, "amount_minor": amount_minor, "created_at": at},
+    )
+    if (payment.wallet_id, payment.amount_minor, payment.provider) != (wallet.pk, amount_minor, provider):
+        raise PaymentKeyReused(f"{key} began another payment.", key=key)
+    return payment
+
+
+def attempt(*, payment_id: UUID, provider: Provider, at: datetime) -> Payment:
+    """Ask the provider to charge, or after an unknown outcome what became of it. Safe to call any number of times."""
+    payment = Payment.objects.select_related("wallet").get(pk=payment_id)
+    if payment.state in (IntentState.SETTLED, IntentState.REFUSED):
+        return payment
+    try:
+        answer = provider.find(key=payment.key) if payment.state == IntentState.UNKNOWN else None
+        # Without a record the same key may be sent again: a charge that did happen is found by it, and not repeated.
+        answer = answer or provider.charge(
+            key=payment.key, amount_minor=payment.amount_minor, currency=payment.wallet.currency
+        )
+    except ProviderSilent as silence:
+        Payment.objects.filter(pk=payment_id, state__in=["created", "unknown"]).update(
+            state=IntentState.UNKNOWN, detail=str(silence)[:300]
+        )
+        return Payment.objects.get(pk=payment_id)
+    return record(payment_id=payment_id, answer=answer, at=at)
+
+
+@transaction.atomic
+def record(*, payment_id: UUID, answer: Answer, at: datetime) -> Payment:
+    """Write down what the provider said: money is credited at the first "settled", and never again."""
+    payment = Payment.objects.select_for_update(of=("self",), no_key=True).select_related("wallet").get(pk=payment_id)
+    if payment.state in (IntentState.SETTLED, answer.state):
+        return payment
+    payment.state, payment.provider_ref, payment.detail = answer.state, answer.ref, answer.detail[:300]
+    payment.settled_at = at
+    payment.save(update_fields=["state", "provider_ref", "detail", "settled_at"])
+    if answer.state == IntentState.SETTLED:
+        _credit(payment, at=at)
+    return payment
+
+
+def _credit(payment: Payment, *, at: datetime) -> None:
+    amount_micros = _micros(payment.amount_minor, payment.wallet)
+    owner = payment.wallet.owner
+    assert owner is not None  # a wallet has an owner
+    wallets.top_up(
+        owner=owner,
+        currency=payment.wallet.currency,
+        amount_micros=amount_micros,
+        key=payment.provider_ref,
+        by=f"provider:{payment.provider}",
+        reason=payment.public_id,
+        at=at,
+        provider=payment.provider,
+    )
+    ledger.post(
+        key=f"captured:{payment.pk}",
+        kind="captured",
+        legs=ledger.flow(_limit(payment, at=at), _refundable(payment, at=at), amount_micros),
+        effective_at=at,
+        at=at,
+    )
+
+
+def refundable_minor(payment: Payment, *, at: datetime) -> int:
+    """Return what may still go back of a payment: what was captured, less what was refunded or is on its way."""
+    ledger_row = _refundable(payment, at=at).limited
+    return ledger_row.balance_micros // currencies.get(payment.wallet.currency).micros_per_minor
+
+
+@transaction.atomic
+def begin_refund(*, payment_id: UUID, amount_minor: int, at: datetime) -> Refund:
+    """Take money out of the wallet to send it back where it came from.
+
+    Raises RefundAboveCapture for more than is left of the payment, InsufficientFunds for more than the wallet can
+    spare, ValueError for nothing.
+    """
+    payment = Payment.objects.select_for_update(of=("self",), no_key=True).select_related("wallet").get(pk=payment_id)
+    wallet, amount_micros = payment.wallet, _micros(amount_minor, payment.wallet)
+    if amount_minor < 1:
+        raise ValueError(f"{amount_minor} is no amount to refund")
+    spare = wallets.pledgeable(wallet, wallets.refreshed(wallet, at=at), at=at)[-1][1]
+    if spare < amount_micros:
+        raise InsufficientFunds(
+            "The wallet holds less than that.",
+            needed=pricing.money(amount_micros, wallet.currency),
+            missing=pricing.money(amount_micros - max(0, spare), wallet.currency),
+        )
+    n = payment.refunds.count()
+    legs = ledger.flow(wallet, _transit(wallet, at=at), amount_micros)
+    legs += ledger.flow(_refundable(payment, at=at), _limit(payment, at=at), amount_micros)
+    try:
+        ledger.post(key=f"refund:{payment.pk}:{n}", kind="refund", legs=legs, effective_at=at, at=at)
+    except ledger.Overdrawn as error:
+        raise RefundAboveCapture("More would go back than was paid.", payment=payment.public_id) from error
+    exhaustion.refresh(accounts=[wallet.pk], at=at)
+    return Refund.objects.create(
+        payment=payment, n=n, key=f"refund:{payment.pk}:{n}", amount_minor=amount_minor, created_at=at
+    )
+
+
+def attempt_refund(*, refund_id: int, provider: Provider, at: datetime) -> Refund:
+    """Ask the provider to send money back. An unknown outcome is only ever looked up, never sent again."""
+    refund = Refund.objects.select_related("payment__wallet").get(pk=refund_id)
+    payment = refund.payment
+    try:
+        if refund.state == IntentState.UNKNOWN:
+            answer = provider.find(key=refund.key)
+        elif refund.state == IntentState.CREATED:
+            # Unknown before the call: if we die in it, nobody sends it again before the record is read.
+            Refund.objects.filter(pk=refund_id).update(state=IntentState.UNKNOWN)
+            answer = provider.refund(
+                key=refund.key,
+                charge_ref=payment.provider_ref,
+                amount_minor=refund.amount_minor,
+                currency=payment.wallet.currency,
+            )
+        else:
+            return refund
+    except ProviderSilent:
+        answer = None
+    if answer is not None:
+        _record_refund(refund_id, answer, at=at)
+    return Refund.objects.get(pk=refund_id)
+
+
+@transaction.atomic
+def _record_refund(refund_id: int, answer: Answer, *, at: datetime) -> None:
+    refund = Refund.objects.select_for_update(of=("self",)).select_related("payment__wallet").get(pk=refund_id)
+    if refund.state in (IntentState.SETTLED, IntentState.REFUSED):
+        return
+    payment, wallet = refund.payment, refund.payment.wallet
+    amount_micros, transit = _micros(refund.amount_minor, wallet), _transit(wallet, at=at)
+    if answer.state == IntentState.SETTLED:
+        cash = ledger.account(kind=AccountKind.CASH, currency=wallet.currency, part=payment.provider, at=at)
+        legs = ledger.flow(transit, cash, amount_micros)
+    else:
+        legs = ledger.flow(transit, wallet, amount_micros)
+        legs += ledger.flow(_limit(payment, at=at), _refundable(payment, at=at), amount_micros)
+    ledger.lock([wallet.pk])
+    ledger.post(key=f"{refund.key}:{answer.state}", kind="refund", legs=legs, effective_at=at, at=at)
+    refund.state, refund.provider_ref, refund.settled_at = answer.state, answer.ref, at
+    refund.save(update_fields=["state", "provider_ref", "settled_at"])
+    exhaustion.refresh(accounts=[wallet.pk], at=at)
+
+
+def paid_minor(*, owner: UUID, currency: str) -> int:
+    """Return what an organization has paid in through providers."""
+    settled = Payment.objects.filter(wallet__owner=owner, wallet__currency=currency, state=IntentState.SETTLED)
+    return int(settled.aggregate(n=Sum("amount_minor", default=0))["n"])
+
+
+def _micros(amount_minor: int, wallet: Account) -> int:
+    return amount_minor * currencies.get(wallet.currency).micros_per_minor
+
+
+def _refundable(payment: Payment, *, at: datetime) -> Account:
+    wallet = payment.wallet
+    return ledger.account(
+        kind=AccountKind.REFUNDABLE, owner=wallet.owner, currency=wallet.currency, part=str(payment.pk), at=at
+    )
+
+
+def _limit(payment: Payment, *, at: datetime) -> Account:
+    return ledger.account(kind=AccountKind.REFUND_LIMIT, currency=payment.wallet.currency, at=at)
+
+
+def _transit(wallet: Account, *, at: datetime) -> Account:
+    return ledger.account(
+        kind=AccountKind.PAYOUT_TRANSIT, owner=wallet.owner, currency=wallet.currency, part="refund", at=at
+    )
