@@ -94,6 +94,8 @@ def _remember(evidence: Mapping[str, Any], report: DeviceReport, at: datetime) -
     elif now - memory.get("xid_at", 0) > xids.BURST_S:
         memory["xids"] = []
     memory.setdefault("xids", [])
+    if _asks_for_reset(report):
+        memory["must_reset"] = True
     slow = [moment for moment in memory.get("slow", []) if now - moment <= SLOWDOWN_CLEAR_S]
     bits = _number(report.readings.get("slowdown_bits"))
     if bits is not None and int(bits) & HARMFUL_SLOWDOWN_BITS and (not slow or now - slow[-1] >= report.age_s + 1):
@@ -119,10 +121,8 @@ def _remedied(
     health: str, reason: str, report: DeviceReport, memory: dict[str, Any], *, rebooted: bool
 ) -> tuple[str, str] | None:
     """A sick device may be tested again once a remedy was seen and it answers."""
-    asks = report.state == "reset_required" or bool(_number(report.readings.get("recovery_action")))
-    was_reset = memory.pop("must_reset", False) and not asks and report.state == "ok"
-    if asks:
-        memory["must_reset"] = True
+    asks = _asks_for_reset(report)
+    was_reset = not asks and report.state == "ok" and memory.pop("must_reset", False)
     if report.state != "ok" or asks:
         return None
     if rebooted or was_reset:
@@ -131,6 +131,10 @@ def _remedied(
     if health == DEGRADED and not memory["xids"] and not any(memory["late"]):
         return SELFTEST, f"Quiet again; before: {reason}"[:300]
     return None
+
+
+def _asks_for_reset(report: DeviceReport) -> bool:
+    return report.state == "reset_required" or bool(_number(report.readings.get("recovery_action")))
 
 
 def _by_hysteresis(
