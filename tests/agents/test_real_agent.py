@@ -1,0 +1,61 @@
+"""A real agent process and the real doors: from a token to a verified host, a running container, and its end."""
+
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agents import enrolment, logs, workloads
+from agents.models import Host, Workload
+from apikit import clock
+from tests.agents.test_sync import REFERENCE
+from tests.factories import make_gpu_model, make_organization, make_zone
+
+ROOT = Path(__file__).parents[2]
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def until(condition: Callable[[], object], what: str, within_s: float = 20) -> None:
+    deadline = time.monotonic() + within_s
+    while not condition():
+        assert time.monotonic() < deadline, f"{what} did not come within {within_s} s"
+        time.sleep(0.05)
+
+
+@pytest.fixture
+def agent(live_server: Any, tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
+    make_gpu_model("A100_80G")
+    _, token = enrolment.invite(
+        organization=make_organization(), zone=make_zone().slug, name="node-1", access="public", created_by="test",
+        at=clock.now(),
+    )  # fmt: skip
+    command = [sys.executable, "-m", "agents.node.main", "run", "--state-dir", str(tmp_path / "state")]
+    command += ["--server", live_server.url, "--token", token, "--driver", "sim", "--sim", "A100_80G x2"]
+    command += ["--engine", "process"]
+    with open(tmp_path / "out", "wb") as out:
+        process = subprocess.Popen(command, cwd=ROOT, stdout=out, stderr=out)
+    yield process
+    process.terminate()
+    process.wait(15)
+
+
+def test_a_token_becomes_a_verified_host_that_runs_what_is_wanted(agent: subprocess.Popen[bytes]) -> None:
+    until(lambda: Host.objects.filter(state="online", tier="verified").exists(), "a verified host")
+    host = Host.objects.get()
+    uuids = [device.uuid for device in host.devices.all()]
+
+    workloads.want(
+        reference=REFERENCE, member=0, host_id=host.pk, epoch=1, valid_for_s=60, stop_grace_s=2, not_after=None,
+        spec={"image": "x", "devices": uuids, "command": ["sh", "-c", "echo hello; sleep 600"]}, at=clock.now(),
+    )  # fmt: skip
+    until(lambda: Workload.objects.filter(ready_at__isnull=False).exists(), "a ready workload")
+    until(lambda: "hello" in logs.read(reference=REFERENCE, member=0, offset=0).text, "its output")
+    workloads.unwant(reference=REFERENCE, at=clock.now(), reason="end")
+    until(lambda: workloads.all_gone(REFERENCE, 1), "the acknowledgement of its end")
+
+    assert host.simulated
+    assert {device.health for device in host.devices.all()} == {"healthy"}
