@@ -15,6 +15,9 @@ LOOPS: dict[str, float] = {  # task name -> seconds between ticks
     "agents.forget_old": 60.0,
     "billing.close_due": 60.0,
     "billing.exhaustion_due": 5.0,
+    "outbox.relay": 1.0,
+    "outbox.deliver": 1.0,
+    "outbox.forget_old": 3600.0,
 }
 
 

@@ -5,6 +5,7 @@ from django.urls import URLPattern, URLResolver, include, path
 
 import agents.urls
 import catalogue.urls
+import outbox.urls
 import scheduler.urls
 import tenants.urls
 
@@ -13,6 +14,7 @@ api_v1: list[URLPattern | URLResolver] = [
     *catalogue.urls.urlpatterns,
     *scheduler.urls.urlpatterns,
     *tenants.urls.urlpatterns,
+    *outbox.urls.urlpatterns,
 ]
 
 urlpatterns: list[URLPattern | URLResolver] = [

@@ -19,25 +19,11 @@ class Message(models.Model):
     payload = models.JSONField()
     created_at = models.DateTimeField(db_default=Now())
     available_at = models.DateTimeField()
-    claim_token = models.UUIDField(null=True, blank=True)
-    claim_until = models.DateTimeField(null=True, blank=True)
-    attempts = models.PositiveSmallIntegerField(default=0)
     relayed_at = models.DateTimeField(null=True, blank=True)  # its deliveries exist
-    dead_at = models.DateTimeField(null=True, blank=True)
-    last_error = models.CharField(max_length=300, blank=True)
 
     class Meta:
-        constraints = [
-            models.CheckConstraint(
-                condition=Q(relayed_at__isnull=True) | Q(dead_at__isnull=True), name="message_is_relayed_or_dead"
-            ),
-        ]
         indexes = [
-            models.Index(
-                fields=["available_at"],
-                condition=Q(relayed_at__isnull=True, dead_at__isnull=True),
-                name="message_due",
-            ),
+            models.Index(fields=["available_at"], condition=Q(relayed_at__isnull=True), name="message_due"),
         ]
 
     @property
@@ -66,7 +52,7 @@ class Endpoint(models.Model):
 
     class Meta:
         verbose_name = "webhook endpoint"
-        indexes = [models.Index(fields=["organization", "-created_at", "-id"], name="endpoint_newest_first")]
+        indexes = [models.Index(fields=["organization", "id"], name="endpoint_of_organization")]
 
     @property
     def public_id(self) -> str:
@@ -113,7 +99,7 @@ class Delivery(models.Model):
         ]
         indexes = [
             models.Index(fields=["due_at"], condition=Q(state=DeliveryState.PENDING), name="delivery_due"),
-            models.Index(fields=["endpoint", "-created_at", "-id"], name="delivery_newest_first"),
+            models.Index(fields=["endpoint", "id"], name="delivery_of_endpoint"),
         ]
 
     @property

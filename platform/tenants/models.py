@@ -57,7 +57,7 @@ class Membership(models.Model):
             models.UniqueConstraint(fields=["organization", "user"], name="membership_once_per_organization"),
             models.CheckConstraint(condition=Q(role__in=Role.values), name="membership_role_is_known"),
         ]
-        indexes = [models.Index(fields=["organization", "-created_at", "-id"], name="membership_newest_first")]
+        indexes = [models.Index(fields=["organization", "id"], name="membership_of_organization")]
 
     @property
     def public_id(self) -> str:
@@ -90,7 +90,7 @@ class ApiKey(models.Model):
         constraints = [
             models.CheckConstraint(condition=~Q(scopes=[]), name="api_key_has_a_scope"),
         ]
-        indexes = [models.Index(fields=["organization", "-created_at", "-id"], name="api_key_newest_first")]
+        indexes = [models.Index(fields=["organization", "id"], name="api_key_of_organization")]
 
     @property
     def public_id(self) -> str:

@@ -1,4 +1,4 @@
-"""A door as the apps write them, for tests of what every door does. It keeps notes, as rows of the outbox."""
+"""A door as the apps write them, for tests of what every door does. It keeps notes, as rows of webhooks."""
 
 from typing import Any
 
@@ -21,10 +21,8 @@ from apikit.strict_fields import (
     StrictSerializer,
     Text,
 )
-from outbox.models import Message
+from outbox.models import Endpoint
 from tenants.access import OrganizationView
-
-RUNS: list[str] = []  # what ran, also where it was rolled back
 
 
 class Full(DomainError):
@@ -58,8 +56,8 @@ class NoteBody(StrictSerializer):
     bare = Boolean(required=False)
 
 
-def render(note: Message) -> dict[str, Any]:
-    return {"id": note.public_id, "request": note.payload["request"]}
+def render(note: Endpoint) -> dict[str, Any]:
+    return {"id": note.public_id, "request": note.url}
 
 
 class Notes(OrganizationView):
@@ -68,17 +66,12 @@ class Notes(OrganizationView):
     limits = {"post": "lease_create"}
 
     def get(self, request: Request) -> Response:
-        return self.page(self.mine(Message), render)
+        return self.page(self.mine(Endpoint), render)
 
     def post(self, request: Request) -> Response:
         asked = self.read(NoteBody)
-        RUNS.append(str(asked["request"]))
-        note = Message.objects.create(
-            organization=self.organization,
-            topic="note",
-            key=f"note-{len(RUNS)}",
-            payload={"request": asked["request"]},
-            available_at=self.at,
+        note = Endpoint.objects.create(
+            organization=self.organization, url=str(asked["request"]), events=[], secret=b"", created_at=self.at
         )
         if asked["request"] == "refuse":
             raise Full("Nothing is free.", nearest="x1", eta=None)
@@ -91,15 +84,15 @@ class Note(OrganizationView):
     policy = {"get": "leases:read", "patch": "leases:write"}
 
     def get(self, request: Request, id: str) -> Response:
-        note = self.found(self.mine(Message), "msg", id)
-        return self.one(render(note), version=note.attempts)
+        note = self.found(self.mine(Endpoint), "webhook", id)
+        return self.one(render(note), version=note.version)
 
     def patch(self, request: Request, id: str) -> Response:
-        note = self.found(self.mine(Message).select_for_update(no_key=True), "msg", id)
-        self.check_version(note.attempts, required=True)
-        note.attempts += 1
-        note.save(update_fields=["attempts"])
-        return self.one(render(note), version=note.attempts)
+        note = self.found(self.mine(Endpoint).select_for_update(no_key=True), "webhook", id)
+        self.check_version(note.version, required=True)
+        note.version += 1
+        note.save(update_fields=["version"])
+        return self.one(render(note), version=note.version)
 
     def delete(self, request: Request, id: str) -> Response:
         raise AssertionError("its policy does not name it, so nobody gets here")

@@ -11,7 +11,7 @@ from django.test import Client
 
 from apikit import clock, idempotency
 from apikit.models import IdempotentAnswer
-from outbox.models import Message
+from outbox.models import Endpoint
 from tests.apikit import example_door
 from tests.apikit.conftest import Caller
 from tests.factories import make_organization
@@ -69,7 +69,7 @@ def test_a_missing_scope_is_403_and_names_the_permission(make_caller: Callable[.
 
     assert (answer.status_code, slug(answer)) == (403, "permission-denied")
     assert "leases:write" in answer.json()["detail"]
-    assert not Message.objects.exists()
+    assert not Endpoint.objects.exists()
 
 
 def test_a_method_that_the_policy_does_not_name_is_refused_to_everybody(caller: Caller) -> None:
@@ -105,7 +105,7 @@ def test_the_same_key_and_body_give_the_same_answer_and_act_once(caller: Caller)
     assert second["Idempotency-Replayed"] == "true"
     assert "Idempotency-Replayed" not in first
     assert (second["Location"], second["ETag"]) == (first["Location"], first["ETag"])
-    assert Message.objects.count() == 1
+    assert Endpoint.objects.count() == 1
 
 
 def test_the_same_key_with_another_body_is_422(caller: Caller) -> None:
@@ -128,14 +128,14 @@ def test_a_post_without_a_usable_key_is_400(caller: Caller) -> None:
     assert slug(caller.post(NOTES, BODY, Idempotency_Key=None)) == "idempotency-key-missing"
     assert slug(caller.post(NOTES, BODY, Idempotency_Key="k" * 256)) == "idempotency-key-invalid"
     assert slug(caller.post(NOTES, BODY, Idempotency_Key="")) == "idempotency-key-invalid"
-    assert not Message.objects.exists()
+    assert not Endpoint.objects.exists()
 
 
 def test_a_refusal_writes_nothing_and_frees_the_key(caller: Caller) -> None:
     refused = caller.post(NOTES, {"request": "refuse"}, Idempotency_Key="k")
 
     assert (refused.status_code, slug(refused), refused.json()["nearest"]) == (409, "no-capacity", "x1")
-    assert not Message.objects.exists()
+    assert not Endpoint.objects.exists()
     assert not IdempotentAnswer.objects.exists()
     assert caller.post(NOTES, BODY, Idempotency_Key="k").status_code == 201
 
@@ -145,7 +145,7 @@ def test_a_bug_shows_the_request_id_and_nothing_else_and_frees_the_key(caller: C
 
     assert (answer.status_code, slug(answer)) == (500, "internal-error")
     assert set(answer.json()) == {"type", "title", "status", "request_id"}
-    assert not Message.objects.exists()
+    assert not Endpoint.objects.exists()
     assert caller.post(NOTES, BODY, Idempotency_Key="k").status_code == 201
 
 
@@ -157,7 +157,7 @@ def test_an_answer_is_forgotten_after_a_day(caller: Caller) -> None:
     again = caller.post(NOTES, {"request": "other"}, Idempotency_Key="k")
 
     assert again.status_code == 201
-    assert Message.objects.count() == 2
+    assert Endpoint.objects.count() == 2
 
 
 @pytest.mark.django_db(transaction=True)
@@ -204,7 +204,7 @@ def test_many_at_once_with_one_key_act_once(caller: Caller) -> None:
     assert {answer.status_code for answer in answers} <= {201, 409}
     assert len({answer.content for answer in created}) == 1
     assert sum("Idempotency-Replayed" not in answer for answer in created) == 1
-    assert Message.objects.count() == 1
+    assert Endpoint.objects.count() == 1
 
 
 def test_a_dry_run_checks_and_writes_nothing(caller: Caller) -> None:
@@ -212,7 +212,7 @@ def test_a_dry_run_checks_and_writes_nothing(caller: Caller) -> None:
 
     assert answer.status_code == 200
     assert answer.json()["request"] == BODY["request"]
-    assert not Message.objects.exists()
+    assert not Endpoint.objects.exists()
     assert slug(caller.post(f"{NOTES}?dry_run=1", {"request": "refuse"})) == "no-capacity"
     wrong = problem(caller.post(f"{NOTES}?dry_run=maybe", BODY))
     assert wrong["errors"][0] | {"detail": ""} == {"parameter": "dry_run", "code": "bad_value", "detail": ""}
@@ -269,7 +269,7 @@ def test_a_change_names_the_version_it_saw(caller: Caller) -> None:
 
     assert slug(caller.send("PATCH", path, {})) == "precondition-required"
     assert slug(caller.send("PATCH", path, {}, If_Match='"77"')) == "precondition-failed"
-    assert caller.send("PATCH", path, {}, If_Match=etag)["ETag"] == '"1"'
+    assert caller.send("PATCH", path, {}, If_Match=etag)["ETag"] == '"2"'
     assert slug(caller.send("PATCH", path, {}, If_Match=etag)) == "precondition-failed"
 
 
