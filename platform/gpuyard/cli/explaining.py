@@ -76,5 +76,8 @@ def plan(data: dict[str, Any]) -> Iterator[tuple[str, str]]:
                 where = " ".join(str(member.get(part)) for part in ("host", "region", "zone") if member.get(part))
                 what = f"{member.get('gpus')} x {member.get('gpu_model')}" if "gpu_model" in member else ""
                 yield f"member {member.get('rank', '')}", f"{what} on {where}{values.badge(member)}"
+        elif name == "why_waiting" and isinstance(value, dict):
+            yield "why not now", str(value.get("text", ""))
+            yield from (("", line.strip()) for line in counted(value.get("counts")))
         elif value is not None:
             yield name.replace("_micros", "").replace("_", " "), values.readable(name, value, found)

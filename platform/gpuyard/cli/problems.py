@@ -43,7 +43,7 @@ _NEXT_STEP = {
     "insufficient-funds": "Top up the wallet (`gpuyard wallet` shows it), or ask for less or for a shorter time.",
     "gpu-quota-exceeded": "End a lease (`gpuyard ps`), or ask for a higher quota.",
     "budget-exceeded": "Raise the budget, or ask for less.",
-    "no-capacity": "Leave out --no-queue to wait for it, or see `gpuyard offers` for what can be had now.",
+    "no-capacity": "`gpuyard offers` shows what can be had now; a lease without --no-queue waits for it.",
     "quote-expired": "Make a new quote with `gpuyard quote`.",
     "precondition-failed": "It changed in the meantime: look at it again, then repeat.",
     "image-not-runnable": "Choose another image (`gpuyard images`) or another GPU.",
@@ -81,7 +81,7 @@ def lines(error: errors.GpuyardError) -> Iterator[str]:
     if not isinstance(error, errors.ApiError):
         return
     for fault in error.errors:
-        yield from _fault(fault, error.sent)
+        yield from _fault(fault, error.sent, known=str(error))
     for name in _FACTS:
         if error.problem.get(name) not in (None, "", [], {}):
             yield f"  {name.replace('_', ' ')}: {printable(values.plain(error.problem[name]))}"
@@ -106,10 +106,11 @@ def _next_step(error: errors.ApiError) -> str:
     return _NEXT_STEP.get(error.slug, "")
 
 
-def _fault(fault: dict[str, Any], sent: errors.Sent | None) -> Iterator[str]:
-    place = fault.get("pointer") or fault.get("parameter") or ""
-    said = printable(str(fault.get("detail") or fault.get("code") or ""))
-    yield f"  {printable(str(place))}: {said}" if place else f"  {said}"
+def _fault(fault: dict[str, Any], sent: errors.Sent | None, *, known: str) -> Iterator[str]:
+    """Yield one fault. known: what was said already and need not be said twice."""
+    place = printable(str(fault.get("pointer") or fault.get("parameter") or ""))
+    said = str(fault.get("detail") or fault.get("code") or "")
+    yield f"  {place}: {printable(said)}" if said != known else f"  {place}:"
     text = _text_at(fault, sent)
     position = fault.get("position")
     if text is not None and isinstance(position, int) and 0 <= position <= len(text):

@@ -192,7 +192,7 @@ def _term(term: Any) -> str:
 def anything(row: Row) -> Iterator[tuple[str, str]]:
     """Details of an object that has no view of its own: its members in order, those without a value left out."""
     for name, value in row.items():
-        if name not in ("version", "simulated"):
+        if name not in ("version", "simulated", "actions"):
             yield name.replace("_", " "), readable(name, value, row) + (badge(row) if name == "id" else "")
 
 
