@@ -86,10 +86,14 @@ def down(path: Path, *, remove: bool = False) -> None:
         return
     folder = StackFolder(path)
     if folder.is_held():
-        supervisor_pid = folder.read("status").get("supervisor_pid")
-        if supervisor_pid is not None:
-            os.kill(int(supervisor_pid), signal.SIGTERM)
-        processes.poll_until(lambda: not folder.is_held(), within_s=STOP_WITHIN_S, what="The end of the supervisor")
+        supervisor_pid = int(folder.read("status").get("supervisor_pid", 0))
+        if supervisor_pid and processes.is_alive(supervisor_pid):
+            os.kill(supervisor_pid, signal.SIGTERM)
+        processes.poll_until(
+            lambda: not (folder.is_held() or (supervisor_pid and processes.is_alive(supervisor_pid))),
+            within_s=STOP_WITHIN_S,
+            what="The end of the supervisor",
+        )
     with folder.held_by_supervisor():
         clear_up(folder)
         if remove:

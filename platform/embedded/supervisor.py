@@ -98,7 +98,9 @@ class Supervisor:
         self.tell()
 
     def tell(self, **facts: Any) -> None:
-        """Write status.json if anything in it has changed. facts: stay in it from now on."""
+        """Write status.json if anything in it has changed. facts: stay in it from now on, and in the log."""
+        if facts:
+            self._log(", ".join(f"{name}: {value}" for name, value in facts.items()))
         described = {
             **self._described,
             **facts,
