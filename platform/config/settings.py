@@ -79,7 +79,7 @@ USE_TZ = True
 TIME_ZONE = "UTC"
 LANGUAGE_CODE = "en"
 STATIC_URL = "static/"
-STATIC_ROOT = BASE_DIR / "static-collected"
+STATIC_ROOT = Path(env.text("STATIC_ROOT", str(BASE_DIR / "static-collected")))
 
 # Secrets at rest: "id:base64 of 32 bytes", commas between, the newest first.
 SEALING_KEYS = env.text(

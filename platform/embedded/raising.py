@@ -64,10 +64,12 @@ def _raise(supervisor: Supervisor, plan: Mapping[str, Any]) -> None:
     supervisor.environment |= environment(folder, ports, plan.get("environment", {}))
     supervisor.environment |= {"DATABASE_URL": postgres.url(), "CELERY_BROKER_URL": broker.url}
     supervisor.tell(step="tables")
-    supervisor.run_once("migrate", *_django("migrate", "--no-input"), within_s=SET_UP_WITHIN_S)
-    supervisor.run_once("collectstatic", *_django("collectstatic", "--no-input"), within_s=60.0)
+    static = supervisor.begin("collectstatic", *_django("collectstatic", "--no-input"))
+    migrate = supervisor.begin("migrate", *_django("migrate", "--no-input"))
+    supervisor.finish("migrate", migrate, within_s=SET_UP_WITHIN_S)
     supervisor.tell(step="catalogue, images, prices, first organization")
     tokens = _set_up(supervisor, hosts, ports)
+    supervisor.finish("collectstatic", static, within_s=SET_UP_WITHIN_S)
 
     supervisor.tell(step="doors and workers")
     supervisor.add(process_table.control_plane(ports=ports, beat_folder=folder.path / "beat"))
@@ -156,8 +158,8 @@ def _set_up(supervisor: Supervisor, hosts: list[PoolHost], ports: Mapping[str, i
     folder = supervisor.folder
     password = folder.read("access").get("admin_password") or secrets.token_urlsafe(12)
     named = [part for host in hosts for part in ("--host", host.name)]
-    asked = _django("setup_embedded", *named, "--admin-password", password)
-    said = json.loads(supervisor.run_once("setup", *asked, within_s=SET_UP_WITHIN_S).splitlines()[-1])
+    begun = supervisor.begin("setup", *_django("setup_embedded", *named, "--admin-password", password))
+    said = json.loads(supervisor.finish("setup", begun, within_s=SET_UP_WITHIN_S).splitlines()[-1])
     tokens: dict[str, str] = said.pop("enrolment_tokens")
     folder.write(
         "access",

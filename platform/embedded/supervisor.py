@@ -115,23 +115,29 @@ class Supervisor:
     def all_ready(self) -> bool:
         return all(child.ready for child in self.children.values())
 
-    def run_once(self, name: str, *arguments: str, within_s: float) -> str:
-        """Run a command of the set-up to its end and return what it printed. Raises StartFailed with its log's tail."""
+    def begin(self, name: str, *arguments: str) -> subprocess.Popen[bytes]:
+        """Start a command of the set-up, beside others; `finish` waits for it."""
         with self.folder.log(name).open("ab") as log:
-            done = subprocess.run(
+            return subprocess.Popen(
                 arguments,
                 env=self.environment,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=log,
-                timeout=within_s,
-                check=False,
                 preexec_fn=processes.signal_when_parent_dies(signal.SIGTERM),
             )
-        if done.returncode != 0:
+
+    def finish(self, name: str, begun: subprocess.Popen[bytes], *, within_s: float) -> str:
+        """Return what a begun command has printed. Raises StartFailed with its log's tail if it failed or is late."""
+        try:
+            printed = begun.communicate(timeout=within_s)[0].decode(errors="replace")
+        except subprocess.TimeoutExpired:
+            begun.kill()
+            printed = begun.communicate()[0].decode(errors="replace") + f"\nkilled after {within_s:g} s"
+        if begun.returncode != 0:
             tail = self.folder.log(name).read_text(errors="replace")[-2_000:]
-            raise StartFailed(f"{name} ended with {done.returncode}:\n{tail}{done.stdout.decode(errors='replace')}")
-        return done.stdout.decode()
+            raise StartFailed(f"{name} ended with {begun.returncode}:\n{tail}{printed}")
+        return printed
 
     def stop_children(self) -> None:
         """End every child and all that they started: SIGTERM to all at once, SIGKILL to the groups that stay."""
