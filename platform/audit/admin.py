@@ -10,7 +10,7 @@ from audit.models import Entry
 class EntryAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
     list_display = ["at", "action", "target", "actor", "organization_id", "why", "request_id"]
     list_filter = ["action", "at"]
-    search_fields = ["target", "actor", "request_id", "=organization_id"]
+    search_fields = ["=id", "target", "actor", "request_id", "=organization_id"]
     ordering = ["-at"]
     date_hierarchy = "at"
     list_per_page = 50
