@@ -1,4 +1,4 @@
-"""Settings that differ between environments. Each function stops start-up with a sentence when the value is unusable."""
+"""Settings that differ between environments; a value that cannot be used stops start-up with a sentence."""
 
 import os
 from urllib.parse import unquote, urlsplit
@@ -37,7 +37,7 @@ def hex_key(name: str, default: str | None) -> str:
 
 
 def database(url: str) -> dict[str, object]:
-    """Return Django's form of `postgresql://user:password@host:port/name` (a host that starts with %2F is a socket folder)."""
+    """Return Django's form of `postgresql://user:password@host:port/name`; a host of `%2Fpath` is a socket folder."""
     parts = urlsplit(url)
     if parts.scheme not in {"postgres", "postgresql"} or not parts.path.strip("/"):
         raise ImproperlyConfigured("DATABASE_URL must read postgresql://user:password@host:port/name.")

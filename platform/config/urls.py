@@ -12,9 +12,9 @@ import tenants.urls
 api_v1: list[URLPattern | URLResolver] = [
     *agents.urls.urlpatterns,
     *catalogue.urls.urlpatterns,
+    *outbox.urls.urlpatterns,
     *scheduler.urls.urlpatterns,
     *tenants.urls.urlpatterns,
-    *outbox.urls.urlpatterns,
 ]
 
 urlpatterns: list[URLPattern | URLResolver] = [

@@ -9,7 +9,7 @@ from console import demo_market
 
 class Command(BaseCommand):
     help = (
-        "Make what a one-machine installation needs (catalogue, images, play-money prices, demo organizations) and print "
+        "Make what a one-machine installation needs (catalogue, images, play-money prices, organizations) and print "
         "API keys and enrolment tokens as one JSON line. Repeating it makes what is missing, and new keys."
     )
 
