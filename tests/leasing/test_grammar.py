@@ -148,6 +148,7 @@ def test_what_people_write_is_read(text: str, canonical: str) -> None:
         ("|".join(["A10", "A10 x0", *(f"any:{size}G" for size in range(1, 9))]), "out_of_range", 9, ["A10_24G"]),
         # Names
         ("A10 080G", "unknown_model", 0, ["A100_80G"]),
+        ("A1 00 80G", "unknown_model", 0, ["A100_80G"]),
         ("rtx 40 90", "unknown_model", 0, ["RTX_4090_24G"]),
         ("_A10", "unknown_model", 0, ["A10_24G"]),
         ("A10_", "unknown_model", 0, ["A10_24G"]),
@@ -174,6 +175,7 @@ def test_what_people_write_is_read(text: str, canonical: str) -> None:
         ("4×A10", "ambiguous", 0, ["A10_24G x4", "4*A10_24G"]),
         ("4xany:24G+", "ambiguous", 0, ["any:24G+ x4", "4*any:24G+"]),
         ("4x A10 x2", "ambiguous", 0, ["4*A10_24G x2"]),
+        ("16xA10", "ambiguous", 0, ["A10_24G x16", "16*A10_24G"]),
         ("17xA10", "ambiguous", 0, ["17*A10_24G"]),
         ("2*4xA10", "ambiguous", 2, ["2*A10_24G x4"]),
         ("A10 | 4xA10", "ambiguous", 6, ["A10_24G x4", "4*A10_24G"]),
@@ -286,6 +288,14 @@ def test_a_fault_of_the_four_fields_names_the_field(
         from_fields(fields, CATALOGUE)
 
     assert (refusal.value.field, refusal.value.kind, refusal.value.position) == (field, kind, position)
+
+
+def test_a_count_in_the_field_gpu_model_is_taken_out_of_what_is_suggested() -> None:
+    for text in ("2*A10", "A10 x4"):
+        with pytest.raises(GrammarError) as refusal:
+            from_fields({"gpu_model": text}, CATALOGUE)
+
+        assert refusal.value.nearest == ("A10_24G",)
 
 
 def test_in_the_field_gpu_model_a_name_is_a_name_even_if_it_ends_like_a_count() -> None:
