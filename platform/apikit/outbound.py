@@ -11,6 +11,7 @@ import socket
 import ssl
 import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
@@ -18,6 +19,7 @@ from apikit.errors import DomainError
 
 PORT = 443
 URL_LIMIT = 500
+LOOKUP_S = 2
 ANSWER_LIMIT = 16 * 1024  # bytes of status line and headers; a body is never read
 
 # IANA special-purpose address registries (IPv4 and IPv6), and multicast and reserved space.
@@ -104,6 +106,20 @@ def read_url(url: str) -> Target:
     return Target(host, (parts.path or "/") + (f"?{parts.query}" if parts.query else ""))
 
 
+def check(url: str, *, wire: Wire | None = None) -> None:
+    """Raise ForbiddenUrl if the URL leads anywhere but the public Internet today.
+
+    A name that does not resolve, or not in time, passes: it is looked up again at each call, which is the real guard.
+    """
+    target = read_url(url)
+    try:
+        addresses = _lookups.submit((wire or INTERNET).resolve, target.host).result(timeout=LOOKUP_S)
+    except OSError:  # TimeoutError is one
+        return
+    if not all(is_public(address) for address in addresses):
+        raise ForbiddenUrl("The name leads to an address that is not on the public Internet.")
+
+
 def post(url: str, *, body: bytes, headers: Mapping[str, str], timeout_s: float, wire: Wire | None = None) -> int:
     """POST `body` and return the status of the answer, within `timeout_s` in all, however slowly it drips.
 
@@ -180,4 +196,6 @@ def _connect(address: str, timeout_s: float) -> socket.socket:
     return socket.create_connection((address, PORT), timeout=timeout_s)
 
 
+# The resolver of the C library cannot be told to hurry; a thread can be left behind.
+_lookups = ThreadPoolExecutor(max_workers=8, thread_name_prefix="lookup")
 INTERNET = Wire(resolve=_resolve, connect=_connect, tls=ssl.create_default_context)

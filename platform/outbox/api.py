@@ -6,7 +6,7 @@ from django.db.models import QuerySet
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from apikit import pagination, strict_query
+from apikit import outbound, pagination, strict_query
 from apikit.instants import instant, instant_or_none
 from apikit.strict_fields import Boolean, Integer, ListOf, StrictSerializer, Text
 from audit import ids
@@ -74,6 +74,12 @@ def render_delivery(delivery: Delivery) -> dict[str, Any]:
 class _WebhookView(OrganizationView):
     def endpoints(self) -> QuerySet[Endpoint]:
         return self.mine(Endpoint).filter(deleted_at__isnull=True)
+
+    def check_outside(self) -> None:
+        """Names are looked up here, before any transaction: a name server may be slow."""
+        url = self.request.data.get("url") if isinstance(self.request.data, dict) else None
+        if isinstance(url, str):
+            outbound.check(url)
 
     def locked(self, id: str) -> Endpoint:
         endpoint = self.found(self.endpoints().select_for_update(no_key=True), "webhook", id)

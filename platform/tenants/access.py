@@ -168,6 +168,9 @@ class OrganizationView(APIView):
         """Compare If-Match with the version of a locked row. Raises PreconditionFailed, PreconditionRequired."""
         etag.check_if_match(self.request, version, required=required)
 
+    def check_outside(self) -> None:
+        """For a door to override: what a write must ask of another system (a name server), before its transaction."""
+
     # How a request runs
 
     def dispatch(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
@@ -212,7 +215,8 @@ class OrganizationView(APIView):
             return self._handle()
         key = idempotency.read_key(self.request.headers.get("Idempotency-Key")) if action == "post" else None
         if key is None or self.dry_run:
-            self._countaction_of(action)
+            self._count_action(action)
+            self.check_outside()
             return self._retried(self._in_transaction)
         return self._answer_once(key, action)
 
@@ -225,7 +229,8 @@ class OrganizationView(APIView):
         kept = idempotency.kept_answer(organization_id=owner, key=key, fingerprint=fingerprint, at=self.at)
         if kept is not None:
             return kept
-        self._countaction_of(action)
+        self._count_action(action)
+        self.check_outside()
         return self._retried(
             lambda: idempotency.once(
                 organization_id=owner,
@@ -263,7 +268,7 @@ class OrganizationView(APIView):
             raise MalformedJSON("A JSON object is expected; the body is empty.")
         return self.request.data
 
-    def _countaction_of(self, action: str) -> None:
+    def _count_action(self, action: str) -> None:
         if action in self.limits:
             self._count(self.limits[action])
 

@@ -1,11 +1,14 @@
 """The doors of webhooks, without any delivery."""
 
+import socket
+import ssl
+import threading
 from datetime import timedelta
 from typing import Any
 
 import pytest
 
-from apikit import clock
+from apikit import clock, outbound
 from audit import ids
 from outbox import delivering, endpoints, messages, relaying
 from outbox.models import Delivery, DeliveryState, Endpoint
@@ -41,6 +44,33 @@ def test_a_forbidden_url_is_refused_at_registration(caller: Caller, url: str) ->
     assert (answer.status_code, slug(answer)) == (422, "validation-error")
     assert (answer.json()["errors"][0]["pointer"], answer.json()["errors"][0]["code"]) == ("/url", "forbidden_url")
     assert not Endpoint.objects.exists()
+
+
+def test_a_name_that_leads_inside_is_refused_at_registration(caller: Caller, monkeypatch: pytest.MonkeyPatch) -> None:
+    inside = outbound.Wire(resolve=lambda _: ["1.1.1.1", "10.0.0.1"], connect=_no_call, tls=ssl.create_default_context)
+    monkeypatch.setattr(outbound, "INTERNET", inside)
+
+    answer = caller.post(HOOKS, {"url": "https://hook.test/", "events": ["lease.ended"]})
+
+    assert (answer.status_code, answer.json()["errors"][0]["code"]) == (422, "forbidden_url")
+
+
+def test_a_name_server_that_is_silent_holds_nobody_up(caller: Caller, monkeypatch: pytest.MonkeyPatch) -> None:
+    release = threading.Event()
+
+    def resolve(_: str) -> list[str]:
+        release.wait(30)
+        return []
+
+    monkeypatch.setattr(outbound, "LOOKUP_S", 0.05)
+    monkeypatch.setattr(outbound, "INTERNET", outbound.Wire(resolve, _no_call, ssl.create_default_context))
+
+    register(caller)
+    release.set()
+
+
+def _no_call(address: str, timeout_s: float) -> socket.socket:
+    raise AssertionError(f"{address} was called")
 
 
 def test_an_unknown_event_is_refused_with_the_nearest(caller: Caller) -> None:

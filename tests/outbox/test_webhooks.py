@@ -206,8 +206,10 @@ def test_a_test_call_is_a_delivery_that_can_be_followed(caller: Caller, receiver
 
 
 def test_a_name_that_turns_to_loopback_gets_no_byte(caller: Caller, receiver: Receiver, monkeypatch: Any) -> None:
+    world = {"rebind.test": ["93.184.216.34"]}
+    monkeypatch.setattr(outbound, "INTERNET", receiver.wire(world))
     register(caller, url="https://rebind.test/")
-    monkeypatch.setattr(outbound, "INTERNET", receiver.wire({"rebind.test": ["127.0.0.1"]}))
+    world["rebind.test"] = ["127.0.0.1"]
     post(caller.organization)
 
     deliver()
