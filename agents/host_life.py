@@ -6,14 +6,16 @@ the change log of capacity in the same transaction.
 
 from collections.abc import Mapping
 from datetime import datetime
+from typing import Any
 from uuid import UUID
 
 from django.db import transaction
-from django.db.models import F
 
-from agents import capacity, host_events
+from agents import availability, capacity, host_events
 from agents.models import Host, Workload
-from apikit.errors import DomainError, NotFound
+from apikit.errors import DomainError, InvalidInput, NotFound
+from audit import log
+from outbox import messages
 
 State, Scheduling = Host.State, Host.Scheduling
 
@@ -55,11 +57,16 @@ def move(host: Host, to: str, *, at: datetime, reason: str, by: str = "") -> Non
     if to not in NEXT[host.state]:
         raise WrongHostState(f"A host that is {host.state} cannot become {to}.", state=host.state)
     was, host.state, host.state_reason, host.state_since = host.state, to, reason[:300], at
+    host.version += 1
     Host.objects.filter(pk=host.pk).update(
-        state=to, state_reason=host.state_reason, state_since=at, version=F("version") + 1
+        state=to, state_reason=host.state_reason, state_since=at, version=host.version
     )
-    host_events.record(host_id=host.pk, kind=f"host.{to}", detail=reason, by=by, at=at, facts={"from": was, "to": to})
+    facts = {"from": was, "to": to}
+    event = host_events.record(host_id=host.pk, kind=f"host.{to}", detail=reason, by=by, at=at, facts=facts)
+    _tell(host, f"host.{to}", event.pk, at=at)
     capacity.changed([host.pk])
+    if by:
+        _audit(host, f"host.{to}", before={"state": was}, after={"state": to}, reason=reason, by=by, at=at)
 
 
 @transaction.atomic
@@ -128,6 +135,30 @@ def release(*, host_id: UUID, reason: str, by: str, at: datetime) -> Host:
     return host
 
 
+@transaction.atomic
+def edit(*, host_id: UUID, changes: Mapping[str, Any], by: str, at: datetime) -> Host:
+    """Change what is the owner's to choose: price_floor_micros, access, hours, hours_time_zone, name.
+
+    A price floor, a class or hours count for leases made from now on. Raises InvalidInput, NotFound.
+    """
+    host = lock(host_id)
+    hours, zone = changes.get("hours", host.hours), changes.get("hours_time_zone", host.hours_time_zone)
+    if faults := availability.faults(hours, zone):
+        raise InvalidInput("See `errors` for each fault.", errors=list(faults))
+    before = {name: getattr(host, name) for name in changes if getattr(host, name) != changes[name]}
+    if not before:
+        return host
+    for name in before:
+        setattr(host, name, changes[name])
+    host.version += 1
+    host.save(update_fields=[*before, "version"])
+    after = {name: changes[name] for name in before}
+    host_events.record(host_id=host.pk, kind="host.edited", by=by, at=at, facts={"before": before, "after": after})
+    capacity.changed([host.pk])
+    _audit(host, "host.edited", before=before, after=after, reason="", by=by, at=at)
+    return host
+
+
 def _schedule(host: Host, to: str, *, reason: str, by: str, at: datetime, deadline: datetime | None) -> None:
     was, host.scheduling, host.scheduling_reason, host.drain_deadline = host.scheduling, to, reason[:300], deadline
     host.version += 1
@@ -138,3 +169,19 @@ def _schedule(host: Host, to: str, *, reason: str, by: str, at: datetime, deadli
     )
     host_events.record(host_id=host.pk, kind=kind, detail=reason, by=by, at=at, facts=facts)
     capacity.changed([host.pk])
+    _audit(host, kind, before={"scheduling": was}, after={"scheduling": to}, reason=reason, by=by, at=at)
+
+
+def _tell(host: Host, topic: str, event_id: int, *, at: datetime) -> None:
+    """Post what the owner's webhooks may wait for."""
+    if topic in {"host.suspect", "host.lost", "host.online"}:
+        payload = {"id": host.public_id, "version": host.version}
+        key = f"{topic} {event_id}"
+        messages.post(topic=topic, key=key, payload=payload, organization_id=host.owner_id, at=at)
+
+
+def _audit(host: Host, action: str, *, before: Any, after: Any, reason: str, by: str, at: datetime) -> None:
+    log.record(
+        actor=by, organization=host.owner_id, action=action, target=host.public_id, before=before, after=after,
+        why=reason, at=at,
+    )  # fmt: skip

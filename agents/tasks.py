@@ -1,14 +1,16 @@
-"""Ticks of this app's loops: each reads the clock and makes one call. Twice, late or lost does no harm."""
+"""Ticks of this app's loops: each reads the clock and calls what is due. Twice, late or lost does no harm."""
 
 from celery import shared_task
 
-from agents import capacity, logs, silence
+from agents import capacity, logs, silence, verification
 from apikit import clock
 
 
 @shared_task(name="agents.sweep_silence")  # type: ignore[untyped-decorator]
 def sweep_silence(**_: object) -> None:
-    silence.sweep(at=clock.now())
+    at = clock.now()
+    silence.sweep(at=at)
+    verification.expire(at=at)
 
 
 @shared_task(name="agents.forget_old")  # type: ignore[untyped-decorator]

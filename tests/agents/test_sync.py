@@ -4,8 +4,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from agents import workloads
+from agents import verification, workloads
 from agents.models import Device, Host, HostEvent, Workload
+from catalogue.models import GpuModel
 from tests.agents.conftest import Clock
 from tests.agents.fake_agent import FakeAgent, make_agent, make_online_agent
 from tests.factories import NOON, after, make_gpu_model
@@ -95,14 +96,33 @@ def test_a_wrong_proof_or_a_late_one_verifies_nothing_and_is_asked_again_later(a
     at.forward(61)
     agent.sync(events=[agent.selftest_event(late)])
     assert agent.row.state == "unverified"
+    assert "time" in agent.row.state_reason
+
+
+def test_a_test_that_is_never_answered_costs_a_serving_host_its_place(at: Clock) -> None:
+    agent = make_online_agent()
+    verification.ask_again(host_id=agent.row.pk, cause="operator", at=at())
+    assert agent.sync()["wishes"]
+
+    verification.expire(at=at.forward(61))
+
+    assert (agent.row.state, agent.row.tier) == ("unverified", "unverified")
+
+
+def test_one_gpu_that_fails_is_taken_out_and_the_others_serve(at: Clock) -> None:
+    agent = make_agent(gpus=3)
+    wish = agent.sync(inventory=agent.inventory())["wishes"][0]
+    rows = agent.selftest_event(wish)["devices"]
+
+    agent.sync(events=[agent.selftest_event(wish, devices=rows[:2])])
+
+    assert agent.row.state == "online"
+    assert [device.health for device in agent.row.devices.all()] == ["healthy", "healthy", "degraded"]
 
 
 def test_a_figure_far_below_the_published_one_is_not_verified(at: Clock) -> None:
     agent = make_agent(slug="H100_SXM")
-    make_gpu_model("H100_SXM")
-    model = make_gpu_model("H100_SXM")
-    model.fp16_tensor_dense_tflops = 1000.0
-    model.save()
+    GpuModel.objects.filter(slug="H100_SXM").update(fp16_tensor_dense_tflops=1000.0, confidence="high")
     wish = agent.sync(inventory=agent.inventory())["wishes"][0]
     good = agent.selftest_event(wish)["devices"]
     slow = [row | {"figures": {"fp16_gflops": 500_000}} for row in good]
