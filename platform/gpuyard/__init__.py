@@ -43,8 +43,9 @@ from gpuyard.errors import (
     ValidationError,
     WaitTimedOut,
 )
+from gpuyard.json_object import Object
 from gpuyard.methods import OPERATIONS
-from gpuyard.objects import Lease, LogPiece, Money, Object, Offer, Plan, Quote
+from gpuyard.objects import Lease, LogPiece, Money, Offer, Plan, Quote
 
 __all__ = [
     "OPERATIONS",

@@ -16,7 +16,7 @@ from urllib.parse import parse_qs, quote, urlsplit
 import httpx2
 
 from gpuyard.errors import BY_SLUG, ApiError, Sent, UnexpectedAnswer, Unreachable, slug_of
-from gpuyard.objects import Object
+from gpuyard.json_object import Object
 from gpuyard.transport import Emit, Flow, Send, Sleep, Stream
 
 # 502 and 504 are what a proxy says of a connection that broke behind it.

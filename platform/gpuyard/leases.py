@@ -9,8 +9,9 @@ from typing import Any, TypedDict, Unpack
 
 from gpuyard.calls import Call, ask, exchange
 from gpuyard.errors import LeaseEnded, WaitTimedOut
+from gpuyard.json_object import Object
 from gpuyard.methods import Resource, flow, listing, operation, stream
-from gpuyard.objects import Charges, EventPage, Lease, LeaseEvent, LogPage, LogPiece, Member, Object, Plan
+from gpuyard.objects import Charges, EventPage, Lease, LeaseEvent, LogPage, LogPiece, Member, Plan
 from gpuyard.transport import Emit, Flow, Sleep, Stream
 
 _POLL_S = 30  # the longest that a poll asks to be held

@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gpuyard.calls import Call
+from gpuyard.json_object import Object
 from gpuyard.methods import Resource, listing, operation
-from gpuyard.objects import GpuModel, Image, MarketPrice, Object, Offer, Quote, Region
+from gpuyard.objects import GpuModel, Image, MarketPrice, Offer, Quote, Region
 
 
 class Offers[M](Resource[M]):

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Concatenate, Self, overload
 
 from gpuyard.calls import Call, Manner, Operation, ask, pages
-from gpuyard.objects import Object
+from gpuyard.json_object import Object
 from gpuyard.transport import AwaitingDriver, Driver, Flow, Stream
 
 

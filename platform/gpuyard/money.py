@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from gpuyard.calls import Call
+from gpuyard.json_object import Object
 from gpuyard.methods import Resource, listing, operation
-from gpuyard.objects import Invoice, LedgerEntry, Object, Wallet
+from gpuyard.objects import Invoice, LedgerEntry, Wallet
 
 
 class Wallets[M](Resource[M]):

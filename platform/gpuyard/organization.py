@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from gpuyard.calls import Call
+from gpuyard.json_object import Object
 from gpuyard.methods import Resource, listing, operation
-from gpuyard.objects import ApiKey, Object, Webhook
+from gpuyard.objects import ApiKey, Webhook
 
 
 class ApiKeys[M](Resource[M]):
@@ -122,12 +123,17 @@ class Webhooks[M](Resource[M]):
         return Call(Object, (webhook_id,), body={})
 
     @operation("webhook_rotate", "POST", "/webhooks/{id}/actions/rotate")
-    def rotate(self, webhook_id: str, /) -> Call[Webhook]:
-        return Call(Webhook, (webhook_id,), body={})
+    def rotate(self, webhook_id: str, /, *, overlap_s: int | None = None) -> Call[Webhook]:
+        """Make a new signing `secret`; both sign for overlap_s seconds."""
+        return Call(Webhook, (webhook_id,), body={"overlap_s": overlap_s})
 
     @listing("webhook_delivery_list", "/webhooks/{id}/deliveries")
-    def deliveries(self, webhook_id: str, /, *, limit: int | None = None) -> Call[Object]:
-        return Call(Object, (webhook_id,), {"limit": limit})
+    def deliveries(self, webhook_id: str, /, *, limit: int | None = None, state: str | None = None) -> Call[Object]:
+        return Call(Object, (webhook_id,), {"limit": limit, "state": state})
+
+    @operation("webhook_delivery_get", "GET", "/webhooks/{id}/deliveries/{delivery_id}")
+    def delivery(self, webhook_id: str, delivery_id: str, /) -> Call[Object]:
+        return Call(Object, (webhook_id, delivery_id))
 
     @operation("webhook_delivery_replay", "POST", "/webhooks/{id}/deliveries/{delivery_id}/actions/replay")
     def replay(self, webhook_id: str, delivery_id: str, /) -> Call[Object]:

@@ -365,9 +365,10 @@ def test_stopping_one_lease_asks_nothing_but_several_want_a_yes(server: Scripted
     [
         (("host", "cordon", "h"), "POST", "/hosts/h/actions/cordon", {}),
         (("host", "uncordon", "h"), "POST", "/hosts/h/actions/uncordon", {}),
-        (("host", "drain", "h", "-y"), "POST", "/hosts/h/actions/drain", {}),
+        (("host", "drain", "h", "-y", "--within", "10m"), "POST", "/hosts/h/actions/drain", {"deadline_s": 600}),
         (("host", "retire", "h", "-y"), "POST", "/hosts/h/actions/retire", {}),
         (("host", "get", "h"), "GET", "/hosts/h", None),
+        (("host", "enrol", "box", "--zone", "sim-a"), "POST", "/enrolments", {"name": "box", "zone": "sim-a"}),
         (("lease", "cancel", "l"), "POST", "/leases/l/actions/cancel", {}),
         (("lease", "extend", "l", "--by", "30m"), "POST", "/leases/l/actions/extend", {"by_s": 1800}),
         (

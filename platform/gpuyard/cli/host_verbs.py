@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import click
 
 from gpuyard.cli import inputs, views
@@ -29,62 +26,82 @@ def list_hosts(limit: int | None) -> None:
 def get(host_id: str) -> None:
     """Show a host."""
     here = session()
-    here.show(here.client.hosts.get(host_id), views.anything)
+    here.show(here.client.hosts.get(host_id), views.host)
+
+
+@host.command()
+@click.argument("host_id")
+@listing_options
+def devices(host_id: str, limit: int | None) -> None:
+    """Show the GPUs of a host, and how they are."""
+    here = session()
+    here.show_list(here.client.hosts.devices(host_id), views.DEVICES, limit=limit)
 
 
 @host.command()
 @click.argument("host_id")
 @listing_options
 def events(host_id: str, limit: int | None) -> None:
-    """Show what happened to a host."""
+    """Show what happened to a host, newest first."""
     here = session()
-    here.show_list(here.client.hosts.events(host_id), views.EVENTS, limit=limit)
+    here.show_list(here.client.hosts.events(host_id), views.HOST_EVENTS, limit=limit)
 
 
-def _act(host_id: str, name: str) -> None:
-    here = session()
-    act: Callable[[str], Any] = getattr(here.client.hosts, name)
-    here.show(act(host_id), views.anything)
+_reason = click.option("--reason", help="Why; it is kept with the act.")
 
 
 @host.command(cls=Write)
 @click.argument("host_id")
-def cordon(host_id: str) -> None:
+@_reason
+def cordon(host_id: str, reason: str | None) -> None:
     """Take no new leases; what runs there goes on."""
-    _act(host_id, "cordon")
-
-
-@host.command(cls=Write)
-@click.argument("host_id")
-def uncordon(host_id: str) -> None:
-    """Take leases again."""
-    _act(host_id, "uncordon")
-
-
-@host.command(cls=Write)
-@click.argument("host_id")
-def drain(host_id: str) -> None:
-    """Take no new leases, and let what runs there leave after its notice."""
-    session().confirm(f"Drain {host_id}? Its leases will have to leave.")
-    _act(host_id, "drain")
-
-
-@host.command(cls=Write)
-@click.argument("host_id")
-def retire(host_id: str) -> None:
-    """Take a host out of the pool for good."""
-    session().confirm(f"Retire {host_id} for good?")
-    _act(host_id, "retire")
-
-
-@host.command(cls=Write)
-@click.option("--name", help="What the host will be called.")
-@click.option("--region")
-@click.option("--zone")
-@click.option("--ttl", "ttl_s", type=inputs.Duration(), help="How long the token is good.")
-def enrol(**given: Any) -> None:
-    """Make a one-time token with which `gpuyard-agent enrol` joins a new machine. It is shown once."""
     here = session()
-    fields = {name: value for name, value in given.items() if value is not None}
-    made = here.client.enrolments.create(**fields)
-    here.show(made, views.anything)
+    here.show(here.client.hosts.cordon(host_id, reason=reason), views.host)
+
+
+@host.command(cls=Write)
+@click.argument("host_id")
+@_reason
+def uncordon(host_id: str, reason: str | None) -> None:
+    """Take leases again."""
+    here = session()
+    here.show(here.client.hosts.uncordon(host_id, reason=reason), views.host)
+
+
+@host.command(cls=Write)
+@click.argument("host_id")
+@click.option("--within", "deadline_s", type=inputs.Duration(), help="How long its leases may stay: 10m, 2h.")
+@_reason
+def drain(host_id: str, deadline_s: int | None, reason: str | None) -> None:
+    """Take no new leases, and let what runs there leave."""
+    here = session()
+    here.confirm(f"Drain {host_id}? Its leases will have to leave.")
+    here.show(here.client.hosts.drain(host_id, deadline_s=deadline_s, reason=reason), views.host)
+
+
+@host.command(cls=Write)
+@click.argument("host_id")
+@_reason
+def retire(host_id: str, reason: str | None) -> None:
+    """Take a host out of the pool for good."""
+    here = session()
+    here.confirm(f"Retire {host_id} for good?")
+    here.show(here.client.hosts.retire(host_id, reason=reason), views.host)
+
+
+@host.command(cls=Write)
+@click.argument("host_id")
+def verify(host_id: str) -> None:
+    """Let a host prove again what it has."""
+    here = session()
+    here.show(here.client.hosts.verify(host_id), views.host)
+
+
+@host.command(cls=Write)
+@click.argument("name")
+@click.option("--zone", required=True, help="Where it stands; `gpuyard regions` lists zones.")
+@click.option("--access", type=click.Choice(["public", "shared_when_idle", "private"]))
+def enrol(name: str, zone: str, access: str | None) -> None:
+    """Make a one-time token with which the agent of a new machine joins as NAME. It is shown once."""
+    here = session()
+    here.show(here.client.enrolments.create(name=name, zone=zone, access=access), views.anything)

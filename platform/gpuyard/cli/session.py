@@ -20,7 +20,7 @@ from gpuyard.cli import emit, explaining
 from gpuyard.cli.tables import Column, printable, table
 from gpuyard.client import Client
 from gpuyard.durations import show
-from gpuyard.objects import Object
+from gpuyard.json_object import Object
 from gpuyard.transport import Send
 
 OUTPUTS = ("table", "wide", "json", "yaml", "name")

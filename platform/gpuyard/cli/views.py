@@ -97,12 +97,27 @@ REGIONS = (
 HOSTS = (
     Column("ID", member("id")),
     Column("NAME", lambda row: plain(row.get("name")) + badge(row), flexible=True),
-    Column("STATE", lambda row: plain(row.get("state") or row.get("status"))),
-    Column("GPUS", lambda row: plain(row.get("gpus", row.get("devices"))), rank=1, flexible=True),
-    Column("REGION", member("region"), rank=2),
-    Column("TIER", member("tier"), rank=3),
-    Column("SEEN", lambda row: ago(row.get("last_seen_at")), rank=4),
-    Column("ACCESS", member("access_class"), rank=5, wide=True),
+    Column("STATE", member("state")),
+    Column("GPUS", lambda row: _gpus(row), rank=1, flexible=True),
+    Column("TAKES LEASES", member("scheduling"), rank=2),
+    Column("REGION", member("region"), rank=3),
+    Column("TIER", member("tier"), rank=4),
+    Column("HEARD", lambda row: ago(row.get("last_heard_at")), rank=5),
+    Column("ACCESS", member("access"), rank=6, wide=True),
+)
+HOST_EVENTS = (
+    Column("AT", member("at")),
+    Column("WHAT", member("kind")),
+    Column("DETAIL", member("detail"), rank=1, flexible=True),
+    Column("BY", member("by"), rank=2, flexible=True),
+)
+DEVICES = (
+    Column("INDEX", member("index"), right=True),
+    Column("MODEL", lambda row: plain(row.get("model") or row.get("reported_name")) + badge(row)),
+    Column("HEALTH", member("health")),
+    Column("IN USE", member("in_use")),
+    Column("WHY", member("health_reason"), rank=2, flexible=True),
+    Column("UUID", member("uuid"), rank=1),
 )
 KEYS = (
     Column("ID", member("id")),
@@ -143,15 +158,7 @@ WEBHOOKS = (
     Column("ID", member("id")),
     Column("URL", member("url"), flexible=True),
     Column("EVENTS", lambda row: " ".join(row.get("events") or []), rank=1, flexible=True),
-    Column("STATE", lambda row: plain(row.get("state")), rank=2),
-)
-LEASE_MEMBERS = (
-    Column("RANK", member("rank"), right=True),
-    Column("HOST", member("host")),
-    Column("STATE", member("state")),
-    Column("GPUS", lambda row: plain(len(row["gpus"]) if isinstance(row.get("gpus"), list) else row.get("gpus"))),
-    Column("REGION", member("region"), rank=2),
-    Column("DETAIL", member("detail"), rank=1, flexible=True),
+    Column("STATE", lambda row: "on" if row.get("enabled") else plain(row.get("disabled_reason")) or "off", rank=2),
 )
 
 
@@ -187,6 +194,24 @@ def _term(term: Any) -> str:
     parts += [f"from {term['start_at']}"] if term.get("start_at") else []
     parts += [f"until {term['end_at']}"] if term.get("end_at") else []
     return " ".join(filter(None, parts))
+
+
+def _gpus(row: Row) -> str:
+    counts = (row.get("detected") or {}).get("gpus") or {}
+    return ", ".join(f"{count} x {model}" for model, count in counts.items())
+
+
+def host(row: Row) -> Iterator[tuple[str, str]]:
+    yield "host", f"{row.get('id')}{badge(row)}"
+    yield "name", plain(row.get("name"))
+    yield "state", " ".join(filter(None, (plain(row.get("state")), plain(row.get("state_reason")))))
+    yield "leases", " ".join(filter(None, (plain(row.get("scheduling")), plain(row.get("scheduling_reason")))))
+    yield "drained by", f"{row['drain_deadline']} ({ago(row['drain_deadline'])})" if row.get("drain_deadline") else ""
+    yield "gpus", _gpus(row)
+    yield "heard", ago(row.get("last_heard_at"))
+    for name in ("zone", "region", "tier", "access", "conditions", "detected", "price_floor", "hours"):
+        yield name.replace("_", " "), plain(row.get(name))
+    yield "can", " ".join(row.get("actions") or [])
 
 
 def anything(row: Row) -> Iterator[tuple[str, str]]:
