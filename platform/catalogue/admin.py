@@ -6,7 +6,7 @@ from django import forms
 from django.contrib import admin
 from django.http import HttpRequest
 
-from catalogue import naming
+from catalogue import browsing
 from catalogue.models import GpuModel, Region, Zone
 
 FRACTIONS = ("0.125", "0.25", "0.5")  # of the eight units of a device: one, two, four
@@ -30,8 +30,8 @@ class GpuModelForm(forms.ModelForm):  # type: ignore[type-arg]
             if not isinstance(texts, list) or not all(isinstance(text, str) and text.strip() for text in texts):
                 self.add_error(field, "A list of texts would be right.")
         if not self.errors:
-            others = GpuModel.objects.exclude(pk=self.instance.pk).values_list("slug", "aliases")
-            for clash in naming.clashes([*others, (cleaned["slug"], cleaned["aliases"])]):
+            names = {"slug": cleaned.get("slug", self.instance.slug), "aliases": cleaned["aliases"]}
+            for clash in browsing.clashes(model_id=self.instance.pk, **names):
                 self.add_error("aliases", clash)
         return cleaned
 

@@ -6,8 +6,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from apikit import pagination, strict_query
-from apikit.errors import NotFound
-from catalogue import figures
+from catalogue import browsing, figures
 from catalogue.models import GpuModel, Region
 from tenants.access import OrganizationView
 
@@ -55,8 +54,7 @@ class GpuModelCollection(OrganizationView):
     query: ClassVar = {"get": {**pagination.PARAMETERS, "vendor": strict_query.text(20), "sold": strict_query.flag}}
 
     def get(self, request: Request) -> Response:
-        filters = {name: self.parameters[name] for name in ("vendor", "sold") if name in self.parameters}
-        models = GpuModel.objects.filter(**filters).defer("raw")
+        models = browsing.models(vendor=self.parameters.get("vendor"), sold=self.parameters.get("sold"))
         return self.page(models, render_gpu_model, key="slug", newest_first=False)
 
 
@@ -66,10 +64,7 @@ class GpuModelItem(OrganizationView):
     policy: ClassVar = {"get": "leases:read"}
 
     def get(self, request: Request, slug: str) -> Response:
-        model = GpuModel.objects.filter(slug=slug).first()
-        if model is None:
-            raise NotFound("The catalogue has no model of this slug.")
-        return Response(render_gpu_model(model))
+        return Response(render_gpu_model(browsing.model(slug)))
 
 
 class RegionCollection(OrganizationView):
@@ -79,4 +74,4 @@ class RegionCollection(OrganizationView):
     query: ClassVar = {"get": pagination.PARAMETERS}
 
     def get(self, request: Request) -> Response:
-        return self.page(Region.objects.prefetch_related("zones"), render_region, key="slug", newest_first=False)
+        return self.page(browsing.regions(), render_region, key="slug", newest_first=False)

@@ -132,3 +132,21 @@ def test_the_pages_of_the_admin_open(model: str) -> None:
     assert client.get(f"/admin/catalogue/{model}/add/").status_code == 200
     if row is not None:
         assert client.get(f"/admin/catalogue/{model}/{row.objects.first().pk}/change/").status_code == 200
+
+
+@pytest.mark.urls("config.urls")
+def test_an_operator_puts_a_model_right_on_its_page_but_not_its_slug() -> None:
+    user = get_user_model().objects.create_superuser(username="root", email="root@example.invalid", password="x")
+    client = Client()
+    client.force_login(user)
+    model = GpuModel.objects.get(slug="L40S_48G")
+    sent = GpuModelForm(instance=model).initial | _texts("L40S_48G") | {"slug": "OTHER_1G", "tdp_w": 349, "sold": ""}
+
+    answer = client.post(
+        f"/admin/catalogue/gpumodel/{model.pk}/change/",
+        data={name: value for name, value in sent.items() if value is not None},
+    )
+
+    assert answer.status_code == 302, answer.content[:2000]
+    model.refresh_from_db()
+    assert (model.slug, model.tdp_w, model.sold) == ("L40S_48G", 349, False)
