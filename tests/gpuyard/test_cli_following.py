@@ -1,5 +1,6 @@
 """--wait, logs, run: progress, Ctrl-C, and the exit code of what ran."""
 
+import io
 import json
 import os
 import signal
@@ -9,7 +10,10 @@ import threading
 from typing import Any
 
 import pytest
+from rich.console import Console
 
+from gpuyard.cli import following
+from gpuyard.cli.session import Session
 from tests.gpuyard.conftest import KEY, Shell
 from tests.gpuyard.scripted_server import Answer, Asked, ScriptedServer, lease, problem
 
@@ -206,3 +210,19 @@ def test_run_that_is_refused_starts_nothing(server: ScriptedServer, shell: Shell
     assert result.exit_code == 7
     assert "12.50 XTS are missing." in result.stderr
     assert len(server.asked) == 1
+
+
+def test_on_a_terminal_progress_is_one_line_and_no_word_of_the_server_is_markup(
+    server: ScriptedServer, monkeypatch: pytest.MonkeyPatch, pauses: list[float]
+) -> None:
+    server.on("GET", f"/leases/{ID}", lease(why_waiting={"text": "[/nonsense] \x1b[2J"}), lease("active", version=2))
+    output = io.StringIO()
+    here = Session(api_url=server.url)
+    monkeypatch.setenv("GPUYARD_API_KEY", KEY)
+    here.talk = Console(file=output, force_terminal=True, width=200)
+
+    active = following.wait(here, ID, until=["active"], timeout_s=30)
+
+    assert active.state == "active"
+    assert "[/nonsense]" in output.getvalue()
+    assert "\x1b[2J" not in output.getvalue()

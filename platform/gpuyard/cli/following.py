@@ -11,6 +11,7 @@ from typing import Any
 
 import click
 from rich.status import Status
+from rich.text import Text
 
 from gpuyard.cli import problems, values
 from gpuyard.cli.session import Session
@@ -63,7 +64,7 @@ class Progress:
             return
         self._last = text
         if self._status is not None:
-            self._status.update(text)
+            self._status.update(Text(text))  # a plain text: no word of a server is markup
         else:
             self._session.say(f"{show(time.monotonic() - self._began):>6}  {text}")
 
