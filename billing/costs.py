@@ -48,7 +48,7 @@ def of_reference(*, reference: str, at: datetime) -> Cost:
     return Cost(
         seconds=max(by_member.values(), default=0),
         unit_seconds=sum(s.quantity * segments.overlap_s(s, 0, at_s) for r in active for s in r.segments),
-        charged_micros=sum(reading.charge(at_s) for reading in readings),
+        charged_micros=sum(reading.charge_until(at_s) for reading in readings),
         currency=readings[0].meter.payer.currency if readings else "",
         running=any(s.end_s is None for reading in readings for s in reading.segments),
         lines=tuple(line for reading in readings for line in lines(reading, start_s=0, end_s=at_s)),
@@ -65,7 +65,7 @@ def lines(reading: segments.Reading, *, start_s: int, end_s: int) -> list[Line]:
             found.append(_line(reading, segment, seconds, pricing.charge(num) - pricing.charge(base), end_s))
             base = num
     used = sum(line.micros for line in found)
-    difference = reading.charge(end_s) - reading.charge(start_s) - used
+    difference = reading.charge_until(end_s) - reading.charge_until(start_s) - used
     if difference:
         found.append(_correction(reading, difference, start_s=start_s, end_s=end_s))
     return found

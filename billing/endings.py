@@ -1,5 +1,6 @@
 """What the end of a reference changes in its charge: a minimum, or a waiver, as the price version says."""
 
+from collections import Counter
 from collections.abc import Iterable
 
 from billing import segments
@@ -18,7 +19,10 @@ def apply(readings: Iterable[segments.Reading]) -> None:
     each member, at the last price that it had; what never ran costs nothing.
     """
     active = [r for r in readings if r.meter.settled_at and r.meter.use == Use.ACTIVE and r.segments]
-    ran_s = max((r.seconds(segments.FOREVER_S) for r in active), default=0)
+    by_member: Counter[int] = Counter()  # over several meters if the member moved to another owner's host
+    for reading in active:
+        by_member[reading.meter.member] += reading.seconds(segments.FOREVER_S)
+    ran_s = max(by_member.values(), default=0)
     last = {r.meter.member: r for r in sorted(active, key=lambda r: r.segments[-1].start_s)}
     for reading in active:
         segment = reading.segments[-1]

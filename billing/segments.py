@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby, pairwise
 
-from django.db.models import Q
+from django.db.models import F, Q
 
 from billing import charging, pricing, timeline
 from billing.models import Meter, MeterFact, PriceVersion, Segment, Void
@@ -55,6 +55,20 @@ class Reading:
     def charge(self, at_s: int) -> int:
         return 0 if self.meter.waived else pricing.charge(max(0, self.num(at_s)))
 
+    def charge_until(self, at_s: int) -> int:
+        """Return what was used until a second, voids and minimum counted where they lie: for statements.
+
+        `charge` counts every applied void at once, since that is what is posted.
+        """
+        if self.meter.waived:
+            return 0
+        num = sum(
+            s.rate_micros_per_hour
+            * (overlap_s(s, 0, at_s) - sum(overlap_s(s, v.start_s, min(v.end_s, at_s)) for v in self.voids))
+            for s in self.segments
+        )
+        return pricing.charge(num + (self.meter.minimum_num if at_s >= self.end_s() else 0))
+
     def seconds(self, at_s: int) -> int:
         """Return the usable seconds before `at_s`."""
         used = sum(overlap_s(s, 0, at_s) for s in self.segments)
@@ -81,7 +95,8 @@ def overlap_s(segment: Segment, start_s: int, end_s: int) -> int:
 def read(meters: Iterable[Meter]) -> dict[int, Reading]:
     """Return the reading of each meter by id, segments in order of time."""
     readings = {meter.pk: Reading(meter) for meter in meters}
-    for segment in Segment.objects.filter(meter__in=readings).order_by("meter_id", "start_s", "pk"):
+    in_time = ("meter_id", "start_s", F("end_s").asc(nulls_last=True), "pk")
+    for segment in Segment.objects.filter(meter__in=readings).order_by(*in_time):
         readings[segment.meter_id].segments.append(segment)
     for void in Void.objects.filter(meter__in=readings).order_by("start_s"):
         readings[void.meter_id].voids.append(void)
