@@ -5,7 +5,10 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
+from django.db import transaction
+
 from agents.models import Alarm, HostEvent
+from audit import log
 
 
 def record(
@@ -33,6 +36,10 @@ def raise_alarm(
     return is_new
 
 
-def settle_alarm(*, kind: str, at: datetime, subject: str = "") -> None:
-    """Close the alarm if it is open."""
-    Alarm.objects.filter(kind=kind, subject=subject, closed_at__isnull=True).update(closed_at=at)
+@transaction.atomic
+def settle_alarm(*, kind: str, at: datetime, subject: str = "", by: str = "", reason: str = "") -> None:
+    """Close the alarm if it is open. `by` and `reason`: of a person who settles it; then it is recorded."""
+    closed = Alarm.objects.filter(kind=kind, subject=subject, closed_at__isnull=True).update(closed_at=at)
+    if closed and by:
+        target = f"{kind} {subject}".strip()
+        log.record(actor=by, organization=None, action="alarm.settled", target=target, why=reason, at=at)
