@@ -1,5 +1,6 @@
 """One agent process put together: state, driver, engine, reconciler, conversation; and its orderly end."""
 
+import faulthandler
 import os
 import shutil
 import signal
@@ -137,6 +138,7 @@ class Daemon:
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGTERM, signal.SIGINT):
                 signal.signal(number, lambda *_: self.end())
+            faulthandler.register(signal.SIGUSR1)  # kill -USR1 shows where every thread is
         self._reconciler.event("agent_started", f"version {AGENT_VERSION}")
         self._reconciler.recover()
         self._engine.watch(self._reconciler.look_again)

@@ -43,7 +43,4 @@ class Driver(Protocol):
 
     def visible_in(self, output: str) -> list[str]: ...
 
-    def visible_in_environment(self, environment: dict[str, str]) -> list[str] | None:
-        """Return the devices by the container's environment, where that is all there is; None: it proves nothing."""
-
     def close(self) -> None: ...

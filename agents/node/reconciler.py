@@ -22,6 +22,7 @@ from agents.node.workload import ON_THE_WAY, Key, Workload
 LIST_EVERY_S = 30.0
 ORPHAN_AFTER_S = 60.0
 RETRY_ENGINE_S = 5.0
+SECOND_LOOKS_S = (0.2, 1.0)
 PROBE_AGAIN_S = 600.0
 DEADLINE_LAG_PART = 4
 
@@ -56,6 +57,7 @@ class Reconciler:
         self._observed: dict[str, Container] | None = None
         self._listed_s = -1e9
         self._stale = True
+        self._hinted_s = -1e9
         self._orphans: dict[str, float] = {}
         self._answered_s: float | None = None
         self._silence_limit_s = 30.0
@@ -184,7 +186,7 @@ class Reconciler:
     def tick(self) -> float:
         """Start whatever is due, and return after how many seconds to look again if nothing rings."""
         # Outside the lock: an engine that hangs must not keep us from telling the server so.
-        if self._stale or self._observed is None or self.now_s() - self._listed_s >= LIST_EVERY_S:
+        if self._is_list_due(self.now_s()):
             self._list()
         with self.lock:
             now = self.now_s()
@@ -196,8 +198,21 @@ class Reconciler:
 
     def look_again(self) -> None:
         """Hint: something may have changed in the engine."""
+        self._hinted_s = self.now_s()
         self._stale = True
         self.work.ring()
+
+    def _is_list_due(self, now: float) -> bool:
+        return (
+            self._stale
+            or self._observed is None
+            or now - self._listed_s >= LIST_EVERY_S
+            or any(self._listed_s < due <= now for due in self._second_looks_s())
+        )
+
+    def _second_looks_s(self) -> list[float]:
+        """Return when to list again after the last hint: an engine tells of an end before its own list shows it."""
+        return [self._hinted_s + later for later in SECOND_LOOKS_S]
 
     def idle(self) -> bool:
         """Return whether no job runs (for tests and for an orderly end)."""
@@ -207,7 +222,7 @@ class Reconciler:
     def _next_look_s(self, now: float) -> float:
         if self._observed is None:
             return RETRY_ENGINE_S
-        waits = [LIST_EVERY_S]
+        waits = [LIST_EVERY_S, *(due - now for due in self._second_looks_s() if due > self._listed_s)]
         waits += [w.deadline_s - now for w in self.workloads.values() if w.deadline_s is not None and not w.over]
         waits += [first + ORPHAN_AFTER_S - now for first in self._orphans.values()]
         return max(0.05, min(waits))

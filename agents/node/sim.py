@@ -131,13 +131,12 @@ class SimDriver:
         return []
 
     def visible_command(self) -> list[str]:
-        return ["printenv", VISIBLE]
+        return ["env"]  # in every image that has a shell; printenv is not
 
     def visible_in(self, output: str) -> list[str]:
-        return [part for part in output.strip().split(",") if part]
-
-    def visible_in_environment(self, environment: dict[str, str]) -> list[str] | None:
-        return self.visible_in(environment.get(VISIBLE, ""))
+        lines = (line.partition("=") for line in output.splitlines())
+        listed = next((value for name, _, value in lines if name == VISIBLE), "")
+        return [part for part in listed.strip().split(",") if part]
 
     def close(self) -> None:
         """Nothing is held."""

@@ -1,0 +1,77 @@
+"""What a tenant's container is made from, as the engine's API wants it: the hardening list of AGENT.md section 14.
+
+Pure. Nothing a tenant says reaches a field that could widen what the container can do: the tenant has an image, a
+command, an environment, ports and sizes.
+"""
+
+from typing import Any
+
+from agents.node.engines import Plan
+
+MIB = 1024 * 1024
+NOFILE = 65_536
+LOG_FILE_BYTES = "10m"
+# Images that name no user, or root, run as this one: without user namespaces, root inside is root outside.
+ORDINARY_USER = "1000:1000"
+
+
+def container_body(
+    plan: Plan, *, image_user: str, user_namespaces: bool, init: bool, nofile_limit: int
+) -> dict[str, Any]:
+    """Return the body of POST /containers/create.
+
+    image_user: the image's own USER, "" if it names none. nofile_limit: the engine's own limit of open files, which a
+    container's cannot exceed where the engine runs without the right to raise it.
+    """
+    body: dict[str, Any] = {
+        "Image": plan.image,
+        "Env": [f"{name}={value}" for name, value in sorted(plan.env.items())],
+        "Labels": plan.labels,
+        "ExposedPorts": {f"{port}/tcp": {} for port in plan.ports},
+        "AttachStdin": False,
+        "OpenStdin": False,
+        "HostConfig": _host_config(plan, init=init, nofile=min(NOFILE, nofile_limit)),
+    }
+    if plan.command is not None:
+        body["Cmd"] = plan.command
+    if not user_namespaces and is_root(image_user):
+        body["User"] = ORDINARY_USER
+        body["Env"] += [] if "HOME" in plan.env else ["HOME=/tmp"]
+    return body
+
+
+def is_root(user: str) -> bool:
+    """Return whether a USER line means uid 0."""
+    name = user.partition(":")[0].strip()
+    return name in ("", "root") or (name.isdigit() and int(name) == 0)
+
+
+def _host_config(plan: Plan, *, init: bool, nofile: int) -> dict[str, Any]:
+    config: dict[str, Any] = {
+        "RestartPolicy": {"Name": "no"},
+        "Privileged": False,
+        "CapDrop": ["ALL"],
+        "SecurityOpt": ["no-new-privileges:true"],
+        "PidsLimit": plan.pids,
+        "ShmSize": plan.shm_mib * MIB,
+        "Ulimits": [
+            {"Name": "nofile", "Soft": nofile, "Hard": nofile},
+            {"Name": "core", "Soft": 0, "Hard": 0},
+        ],
+        "LogConfig": {"Type": "json-file", "Config": {"max-size": LOG_FILE_BYTES, "max-file": "2"}},
+        "PortBindings": {f"{port}/tcp": [{"HostPort": _host_port(plan.port_range)}] for port in plan.ports},
+        "DeviceRequests": plan.device_requests,
+    }
+    if init:
+        config["Init"] = True  # a program that is pid 1 would ignore SIGTERM unless it says otherwise
+    if plan.ram_mib is not None:
+        # Equal: no swap, so that one tenant's swapping cannot slow the others.
+        config["Memory"] = config["MemorySwap"] = plan.ram_mib * MIB
+    if plan.cpu_milli is not None:
+        config["NanoCpus"] = plan.cpu_milli * 1_000_000
+    return config
+
+
+def _host_port(port_range: tuple[int, int] | None) -> str:
+    """Return "" (the engine chooses) or the owner's range, from which the engine takes a free one."""
+    return "" if port_range is None else f"{port_range[0]}-{port_range[1] - 1}"

@@ -1,0 +1,268 @@
+"""A Docker-compatible engine over its UNIX socket (Docker 20.10 or newer; podman's compatible API)."""
+
+import json
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+from urllib.parse import quote
+
+from agents.node.engines import (
+    LABEL_HOST,
+    LABEL_SPEC,
+    Container,
+    EngineDown,
+    EngineError,
+    NoSuchContainer,
+    Plan,
+    Progress,
+)
+from agents.node.engines.container_body import container_body
+from agents.node.engines.following import Following
+from agents.node.engines.pulling import pull
+from agents.node.engines.unix_http import Refusal, UnixHttp
+
+NEWEST_API = (1, 45)  # newer ones may change what we rely on; every engine still answers this one
+KILL_WAIT_S = 60.0
+CREATE_TIMEOUT_S = 60.0
+EVENTS_AGAIN_S = 5.0
+
+
+class DockerEngine:
+    """The Engine behind a UNIX socket. It is asked for its version when first used, and again after it was away."""
+
+    def __init__(self, socket_path: str, *, host: str | None = None) -> None:
+        self._http = UnixHttp(socket_path)
+        self._about: dict[str, Any] | None = None
+        self._logs: dict[str, Following] = {}
+        self._lock = threading.Lock()
+        self._closed = threading.Event()
+        self.name = "docker"
+
+    def version(self) -> str:
+        return str(self._known()["Version"])
+
+    def image_digest(self, image: str) -> str | None:
+        try:
+            found = self._call("GET", f"/images/{quote(image, safe='/:@')}/json")
+        except NoSuchContainer:
+            return None
+        digests = found.get("RepoDigests") or []
+        return str(digests[0].rpartition("@")[2] if digests else found["Id"])
+
+    def pull(self, image: str, progress: Progress) -> str:
+        self._known()
+        pull(self._http, image, progress)
+        digest = self.image_digest(image)
+        if digest is None:
+            raise EngineError("image_not_found", f"{image} is not there after its pull")
+        return digest
+
+    def create(self, plan: Plan) -> str:
+        about = self._known()
+        image = self._call("GET", f"/images/{quote(plan.image, safe='/:@')}/json")
+        body = container_body(
+            plan,
+            image_user=str((image.get("Config") or {}).get("User") or ""),
+            user_namespaces=about["user_namespaces"],
+            init=about["init"],
+            nofile_limit=about["nofile_limit"],
+        )
+        try:
+            made = self._call(
+                "POST", "/containers/create", query={"name": plan.name}, body=body, timeout_s=CREATE_TIMEOUT_S
+            )
+        except Refusal as refusal:
+            if refusal.status == 409:
+                return self._adopt(plan)
+            raise EngineError(_failure_of(str(refusal), "bad_spec"), str(refusal)) from None
+        return str(made["Id"])
+
+    def _adopt(self, plan: Plan) -> str:
+        """Return the container that has the name already, if it was made from the same spec."""
+        there = self._call("GET", f"/containers/{plan.name}/json")
+        if (there["Config"].get("Labels") or {}).get(LABEL_SPEC) != plan.labels[LABEL_SPEC]:
+            raise EngineError("engine_error", f"a container {plan.name} exists, made from something else")
+        return str(there["Id"])
+
+    def start(self, container: str) -> None:
+        try:
+            self._call("POST", f"/containers/{container}/start", timeout_s=CREATE_TIMEOUT_S)
+        except Refusal as refusal:
+            raise EngineError(_failure_of(str(refusal), "exited_early"), str(refusal)) from None
+
+    def containers(self, host: str) -> list[Container]:
+        filters = json.dumps({"label": [f"{LABEL_HOST}={host}"]})
+        rows = self._call("GET", "/containers/json", query={"all": "1", "filters": filters})
+        found = []
+        for row in rows:
+            if row["State"] == "running":
+                name = row["Names"][0].lstrip("/")
+                found.append(Container(id=row["Id"], name=name, labels=row["Labels"], running=True))
+                continue
+            try:
+                found.append(self.inspect(row["Id"]))
+            except NoSuchContainer:
+                continue  # removed between the two calls
+        return found
+
+    def inspect(self, container: str) -> Container:
+        row = self._call("GET", f"/containers/{container}/json")
+        state = row["State"]
+        running = bool(state["Running"]) and not state.get("Dead")
+        started = state["Status"] != "created"
+        return Container(
+            id=row["Id"],
+            name=row["Name"].lstrip("/"),
+            labels=row["Config"].get("Labels") or {},
+            running=running,
+            exit_code=None if running or not started else state["ExitCode"],
+            pid=state.get("Pid") or None,
+            detail="killed for memory" if state.get("OOMKilled") else str(state.get("Error") or ""),
+        )
+
+    def exec(self, container: str, argv: list[str], *, timeout_s: float) -> tuple[int, str]:
+        wanted = {"Cmd": argv, "AttachStdout": True, "AttachStderr": False}
+        try:
+            made = self._call("POST", f"/containers/{container}/exec", body=wanted)["Id"]
+            start = {"Detach": False, "Tty": False}
+            with self._http.stream("POST", f"/exec/{made}/start", body=start, timeout_s=timeout_s) as answer:
+                output = b"".join(answer.frames())
+        except Refusal as refusal:
+            if "not running" in str(refusal):
+                raise NoSuchContainer(str(refusal)) from None
+            # An engine says in words that the program is not in the image.
+            return (127, "") if "not found" in str(refusal) or "no such file" in str(refusal) else (126, str(refusal))
+        code = self._call("GET", f"/exec/{made}/json").get("ExitCode")
+        return (126 if code is None else int(code)), output.decode(errors="replace")
+
+    def stop(self, container: str, *, grace_s: int) -> bool:
+        before = self.inspect(container)
+        if not before.running:
+            return True
+        try:
+            self._call("POST", f"/containers/{container}/stop", query={"t": grace_s}, timeout_s=grace_s + KILL_WAIT_S)
+        except Refusal as refusal:
+            # It could not be killed in the engine's own time: what counts is whether it ends within ours.
+            if not _cannot_be_killed(str(refusal)):
+                raise
+        return self._ends(before, within_s=KILL_WAIT_S)
+
+    def remove(self, container: str) -> None:
+        with self._lock:
+            following = self._logs.pop(container, None)
+        if following is not None:
+            following.stop()
+        try:
+            self._call("DELETE", f"/containers/{container}", query={"v": "1", "force": "1"}, timeout_s=CREATE_TIMEOUT_S)
+        except Refusal as refusal:
+            if refusal.status != 409:  # its removal is under way
+                raise
+
+    def logs(self, container: str, *, offset: int, limit: int) -> bytes:
+        state = self.inspect(container)
+        with self._lock:
+            following = self._logs.get(state.id)
+            if following is None or not following.covers(offset) or (following.ended and state.running):
+                if following is not None:
+                    following.stop()
+                following = Following(lambda: self._open_log(state.id), offset=offset)
+                self._logs[state.id] = following
+        if not state.running:
+            following.wait_for_end()
+        return following.read(offset=offset, limit=limit)
+
+    def ports(self, container: str) -> dict[str, int]:
+        bound = self._call("GET", f"/containers/{container}/json")["NetworkSettings"].get("Ports") or {}
+        return {name.partition("/")[0]: int(rows[0]["HostPort"]) for name, rows in bound.items() if rows}
+
+    def watch(self, ring: Callable[[], None]) -> None:
+        threading.Thread(target=self._listen, args=(ring,), name="engine-events", daemon=True).start()
+
+    def close(self) -> None:
+        self._closed.set()
+
+    def _listen(self, ring: Callable[[], None]) -> None:
+        filters = json.dumps({"type": ["container"], "event": ["die", "destroy", "oom"]})
+        while not self._closed.is_set():
+            try:
+                with self._http.stream("GET", "/events", query={"filters": filters}, timeout_s=3600) as answer:
+                    ring()
+                    for _ in answer.lines():
+                        ring()
+            except EngineError:
+                self._about = None
+            ring()
+            self._closed.wait(EVENTS_AGAIN_S)
+
+    def _open_log(self, container: str) -> Any:
+        query = {"follow": "1", "stdout": "1", "stderr": "1"}
+        return self._http.stream("GET", f"/containers/{container}/logs", query=query, timeout_s=24 * 3600)
+
+    def _ends(self, container: Container, *, within_s: float) -> bool:
+        """Return whether the container has ended by the engine's word and by the kernel's."""
+        deadline = time.monotonic() + within_s
+        while True:
+            try:
+                running = self.inspect(container.id).running
+            except NoSuchContainer:
+                running = False
+            if not running and not _is_alive(container.pid):
+                return True
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(0.1)
+
+    def _known(self) -> dict[str, Any]:
+        """Return what the engine says of itself, asked once."""
+        if self._about is None:
+            self._http.prefix = ""
+            about = self._http.call("GET", "/version")
+            api = tuple(int(part) for part in about["ApiVersion"].split("."))
+            self._http.prefix = "/v{}.{}".format(*min(api, NEWEST_API))
+            parts = {part["Name"]: part for part in about.get("Components") or []}
+            self.name = "podman" if any("podman" in name.lower() for name in parts) else "docker"
+            options = self._http.call("GET", "/info").get("SecurityOptions") or []
+            self._about = {
+                "Version": about["Version"],
+                "init": "docker-init" in parts,
+                "nofile_limit": self._http.nofile_limit(),
+                "user_namespaces": any("name=userns" in option or "name=rootless" in option for option in options),
+            }
+        return self._about
+
+    def _call(self, method: str, target: str, **options: Any) -> Any:
+        self._known()
+        try:
+            return self._http.call(method, target, **options)
+        except EngineDown:
+            self._about = None
+            raise
+
+
+def _is_alive(pid: int | None) -> bool:
+    if pid is None:
+        return False
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return file.read().rpartition(")")[2].split()[0] not in ("Z", "X")
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def _cannot_be_killed(message: str) -> bool:
+    return any(words in message for words in ("did not receive an exit event", "cannot kill", "tried to kill"))
+
+
+def _failure_of(message: str, otherwise: str) -> str:
+    """Return which of protocol.FAILURES an engine's sentence means."""
+    words = message.lower()
+    if "no space left" in words:
+        return "disk_full"
+    if "port is already allocated" in words or "address already in use" in words or "no free port" in words:
+        return "port_exhausted"
+    if "could not select device driver" in words or "unresolvable cdi" in words:
+        return "cdi_stale"
+    if "no such image" in words:
+        return "image_not_found"
+    return otherwise

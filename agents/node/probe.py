@@ -1,0 +1,420 @@
+"""The process that talks to NVIDIA's library, and may die of it: started by exec, it writes JSON lines and ends.
+
+    {"kind": "inventory", "driver_version", "cuda_version", "gpus": [...]}
+    {"kind": "sample", "devices": [DeviceReport without age]}
+    {"kind": "event", "uuid", "xid"}
+    {"kind": "bye", "reason", "code"}          code: NVML's, 0 for an orderly end
+
+Each figure fails alone: what the driver does not support is left out, never 0. Nothing here keeps a deadline: the
+parent does. It ends when the kernel module's version changes, at SIGTERM, over 64 MiB, or after a day.
+"""
+
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pynvml
+
+FAST_S = 15.0
+SLOW_S = 600.0
+LIFE_S = 24 * 3600
+RSS_LIMIT_BYTES = 64 * 1024 * 1024
+MIB = 1024 * 1024
+EVENT_WAIT_MS = 1000
+XID_EVENT = 8  # nvmlEventTypeXidCriticalError
+DRIVER_FILE = Path(os.environ.get("GPUYARD_PROC", "/proc")) / "driver/nvidia/version"
+# States of the GPU, not of one figure.
+GPU_IS_LOST, RESET_REQUIRED, UNKNOWN, LIBRARY_MISMATCH = 15, 16, 999, 18
+STATES = {GPU_IS_LOST: "lost", RESET_REQUIRED: "reset_required"}
+MAX_LINKS = 18
+LIST_END_CODES = frozenset({2, 3})  # INVALID_ARGUMENT, NOT_SUPPORTED: no further NVLink
+
+Figures = dict[str, Any]
+
+
+def text(value: Any) -> str:
+    """Return a name of the driver as text; some are bytes, and some of those are no UTF-8."""
+    return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
+
+
+def code_of(fault: BaseException) -> int:
+    """Return NVML's number of a fault. Its errors cannot be hashed or compared with others: only `value` counts."""
+    return int(getattr(fault, "value", UNKNOWN) or 0)
+
+
+class Absent(Exception):
+    """The figure is not there on this device."""
+
+
+class GpuFault(Exception):
+    """The device, not the figure, is at fault: `state` of its report."""
+
+    def __init__(self, state: str) -> None:
+        super().__init__(state)
+        self.state = state
+
+
+def ask(function: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+    """Call NVML. Raises Absent for a figure that is not there, GpuFault for a device that is not."""
+    try:
+        return function(*arguments, **options)
+    except UnicodeDecodeError:
+        raise Absent from None
+    except pynvml.NVMLError as fault:
+        code = code_of(fault)
+        if code in STATES:
+            raise GpuFault(STATES[code]) from None
+        if code == LIBRARY_MISMATCH:
+            raise
+        raise Absent from None
+
+
+def field(handle: Any, number: int) -> Any:
+    """Return one field value: NVML answers with a return code per field, and raises nothing."""
+    value = ask(pynvml.nvmlDeviceGetFieldValues, handle, [number])[0]
+    if value.nvmlReturn != 0:
+        if value.nvmlReturn in STATES:
+            raise GpuFault(STATES[value.nvmlReturn])
+        raise Absent
+    kinds = {0: "dVal", 1: "uiVal", 2: "ulVal", 3: "ullVal", 4: "sllVal", 5: "siVal"}
+    return getattr(value.value, kinds.get(value.valueType, "ullVal"))
+
+
+def named(name: str) -> Any:
+    """Return a function of pynvml; an older one lacks it. Raises Absent."""
+    function = getattr(pynvml, name, None)
+    if function is None:
+        raise Absent
+    return function
+
+
+def _memory(handle: Any) -> Figures:
+    info = ask(pynvml.nvmlDeviceGetMemoryInfo, handle, version=pynvml.nvmlMemory_v2)
+    return {"memory_used_mib": info.used // MIB, "memory_total_mib": info.total // MIB}
+
+
+def _utilization(handle: Any) -> Figures:
+    rates = ask(pynvml.nvmlDeviceGetUtilizationRates, handle)
+    return {"utilization_percent": rates.gpu, "memory_utilization_percent": rates.memory}
+
+
+def _ecc_mode(handle: Any) -> Figures:
+    current, pending = ask(pynvml.nvmlDeviceGetEccMode, handle)
+    return {"ecc_mode": current, "ecc_pending": pending}
+
+
+def _rows(handle: Any) -> Figures:
+    corrected, uncorrected, pending, failed = ask(pynvml.nvmlDeviceGetRemappedRows, handle)
+    return {
+        "rows_remapped_corrected": corrected,
+        "rows_remapped_uncorrected": uncorrected,
+        "row_remap_pending": bool(pending),
+        "row_remap_failed": bool(failed),
+    }
+
+
+def _slowdown(handle: Any) -> Figures:
+    try:
+        function = named("nvmlDeviceGetCurrentClocksEventReasons")
+        return {"slowdown_bits": ask(function, handle)}
+    except Absent:
+        # Before driver 535 it had another name.
+        return {"slowdown_bits": ask(named("nvmlDeviceGetCurrentClocksThrottleReasons"), handle)}
+
+
+def _nvlinks(handle: Any) -> Figures:
+    up = seen = 0
+    for link in range(MAX_LINKS):
+        try:
+            up += int(pynvml.nvmlDeviceGetNvLinkState(handle, link))
+            seen += 1
+        except pynvml.NVMLError as fault:
+            if code_of(fault) in STATES:
+                raise GpuFault(STATES[code_of(fault)]) from None
+            break
+    if not seen:
+        raise Absent
+    return {"nvlinks_up": up}
+
+
+def _processes(handle: Any) -> Figures:
+    """Return live processes only: their list has had another layout in some drivers, so a pid must be in /proc."""
+    found: dict[int, int | None] = {}
+    for name in ("nvmlDeviceGetComputeRunningProcesses", "nvmlDeviceGetGraphicsRunningProcesses"):
+        try:
+            rows = ask(named(name), handle)
+        except Absent:
+            continue
+        for row in rows:
+            if Path(f"/proc/{row.pid}").exists():
+                memory = getattr(row, "usedGpuMemory", None)
+                found[int(row.pid)] = None if memory is None else int(memory) // MIB
+    return {"processes": [{"pid": pid, "memory_mib": memory} for pid, memory in sorted(found.items())]}
+
+
+def _simple(name: str, function: str, *arguments: Any) -> Callable[[Any], Figures]:
+    return lambda handle: {name: ask(named(function), handle, *arguments)}
+
+
+def _field(name: str, number: str) -> Callable[[Any], Figures]:
+    return lambda handle: {name: field(handle, named(number))}
+
+
+FAST: tuple[Callable[[Any], Figures], ...] = (
+    _memory,
+    _utilization,
+    _slowdown,
+    _processes,
+    _simple("temperature_c", "nvmlDeviceGetTemperature", pynvml.NVML_TEMPERATURE_GPU),
+    _simple("power_mw", "nvmlDeviceGetPowerUsage"),
+    _simple("energy_mj", "nvmlDeviceGetTotalEnergyConsumption"),
+    _simple("sm_clock_mhz", "nvmlDeviceGetClockInfo", pynvml.NVML_CLOCK_SM),
+    _simple("memory_clock_mhz", "nvmlDeviceGetClockInfo", pynvml.NVML_CLOCK_MEM),
+    _simple("pcie_generation", "nvmlDeviceGetCurrPcieLinkGeneration"),
+    _simple("pcie_width", "nvmlDeviceGetCurrPcieLinkWidth"),
+    _simple("pcie_replays", "nvmlDeviceGetPcieReplayCounter"),
+    _simple("ecc_corrected", "nvmlDeviceGetTotalEccErrors", 0, 0),
+    _simple("ecc_uncorrected", "nvmlDeviceGetTotalEccErrors", 1, 0),
+    _rows,
+    _field("recovery_action", "NVML_FI_DEV_GET_GPU_RECOVERY_ACTION"),
+    _field("memory_temperature_c", "NVML_FI_DEV_MEMORY_TEMP"),
+    _field("pcie_tx_bytes", "NVML_FI_DEV_PCIE_COUNT_TX_BYTES"),
+)
+SLOW: tuple[Callable[[Any], Figures], ...] = (
+    _ecc_mode,
+    _nvlinks,
+    _simple("fan_percent", "nvmlDeviceGetFanSpeed_v2", 0),
+    _simple("power_limit_mw", "nvmlDeviceGetEnforcedPowerLimit"),
+    _simple("power_default_limit_mw", "nvmlDeviceGetPowerManagementDefaultLimit"),
+    _simple("pcie_width_max", "nvmlDeviceGetMaxPcieLinkWidth"),
+    _simple("compute_mode", "nvmlDeviceGetComputeMode"),
+    _simple("persistence", "nvmlDeviceGetPersistenceMode"),
+    _simple("retired_pages_pending", "nvmlDeviceGetRetiredPagesPendingStatus"),
+)
+
+
+class Probe:
+    """NVML opened once; handles by UUID, since the order of indexes changes over boots."""
+
+    def __init__(self, write: Callable[[dict[str, Any]], None]) -> None:
+        self._write = write
+        self._uuids: list[str] = []
+        self._slow: dict[str, Figures] = {}
+        self._slow_s = -1e9
+        # A function that this driver or device lacks is asked no more until the probe starts anew.
+        self._absent: set[tuple[str, int]] = set()
+
+    def inventory(self) -> dict[str, Any]:
+        """Return the GPUs that can be opened; a device that fails here is left out, and its neighbours are not."""
+        gpus = []
+        for index in range(pynvml.nvmlDeviceGetCount()):
+            try:
+                gpus.append(_identity(index))
+            except (Absent, GpuFault, pynvml.NVMLError):
+                continue
+        self._uuids = [gpu["uuid"] for gpu in gpus]
+        cuda = pynvml.nvmlSystemGetCudaDriverVersion_v2()
+        return {
+            "kind": "inventory",
+            "driver_version": text(pynvml.nvmlSystemGetDriverVersion()),
+            "cuda_version": f"{cuda // 1000}.{cuda % 1000 // 10}",
+            "gpus": gpus,
+        }
+
+    def sample(self, now_s: float) -> dict[str, Any]:
+        """Return one report per device of the inventory. Raises NVMLError 18 when the driver was changed."""
+        slow_too = now_s - self._slow_s >= SLOW_S
+        if slow_too:
+            self._slow_s = now_s
+        return {"kind": "sample", "devices": [self._report(uuid, slow_too) for uuid in self._uuids]}
+
+    def _report(self, uuid: str, slow_too: bool) -> dict[str, Any]:
+        try:
+            handle = ask(pynvml.nvmlDeviceGetHandleByUUID, uuid)
+            if slow_too:
+                self._slow[uuid] = self._read(uuid, handle, SLOW)
+            return {
+                "uuid": uuid,
+                "state": "ok",
+                "readings": {**self._slow.get(uuid, {}), **self._read(uuid, handle, FAST)},
+            }
+        except GpuFault as fault:
+            return {"uuid": uuid, "state": fault.state, "readings": {}}
+        except Absent:
+            return {"uuid": uuid, "state": "lost", "readings": {}}
+
+    def _read(self, uuid: str, handle: Any, wanted: tuple[Callable[[Any], Figures], ...]) -> Figures:
+        figures: Figures = {}
+        for number, read in enumerate(wanted):
+            known = (uuid, number if wanted is FAST else -1 - number)
+            if known in self._absent:
+                continue
+            try:
+                figures |= read(handle)
+            except Absent:
+                self._absent.add(known)
+        return figures
+
+
+def _identity(index: int) -> dict[str, Any]:
+    handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+    pci = pynvml.nvmlDeviceGetPciInfo(handle)
+    device, vendor = pci.pciDeviceId >> 16, pci.pciDeviceId & 0xFFFF
+    return {
+        "uuid": text(pynvml.nvmlDeviceGetUUID(handle)),
+        "index": index,
+        "name": _maybe(lambda: text(ask(pynvml.nvmlDeviceGetName, handle))) or "",
+        "pci_device_id": f"{vendor:04x}:{device:04x}",
+        "pci_bus_id": _short_bus(text(pci.busId)),
+        "memory_mib": _maybe(lambda: _memory(handle)["memory_total_mib"]) or _unified_memory_mib(),
+        "compute_capability": _maybe(lambda: "{}.{}".format(*ask(pynvml.nvmlDeviceGetCudaComputeCapability, handle))),
+        "nvlink_peers": [],
+        "mig": _maybe(lambda: _mig(handle)),
+        "vbios": _maybe(lambda: text(ask(pynvml.nvmlDeviceGetVbiosVersion, handle))),
+        "serial": _maybe(lambda: text(ask(pynvml.nvmlDeviceGetSerial, handle))),
+    }
+
+
+def _mig(handle: Any) -> dict[str, Any]:
+    current, pending = ask(pynvml.nvmlDeviceGetMigMode, handle)
+    return {"enabled": bool(current), "pending": bool(pending)}
+
+
+def _maybe(read: Callable[[], Any]) -> Any:
+    try:
+        return read()
+    except (Absent, pynvml.NVMLError):
+        return None
+
+
+def _short_bus(bus: str) -> str:
+    """Return the address with a domain of four digits in lower case, as sysfs and the kernel log have it."""
+    domain, _, rest = bus.lower().partition(":")
+    return f"{int(domain, 16):04x}:{rest}" if rest else bus
+
+
+def _unified_memory_mib() -> int | None:
+    """Return the machine's memory: a device without its own (GB10) answers NOT_SUPPORTED, and is no empty one."""
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+    except OSError:
+        return None
+    return next((int(line.split()[1]) // 1024 for line in lines if line.startswith("MemTotal:")), None)
+
+
+class Events:
+    """Xids as NVML tells them; where it tells none, the kernel log is all there is."""
+
+    def __init__(self, uuids: list[str]) -> None:
+        self._set: Any = None
+        try:
+            self._set = pynvml.nvmlEventSetCreate()
+            for uuid in uuids:
+                handle = pynvml.nvmlDeviceGetHandleByUUID(uuid)
+                if pynvml.nvmlDeviceGetSupportedEventTypes(handle) & XID_EVENT:
+                    pynvml.nvmlDeviceRegisterEvents(handle, XID_EVENT, self._set)
+        except pynvml.NVMLError:
+            self._set = None
+
+    def wait(self, wait_ms: int) -> dict[str, Any] | None:
+        """Return one event, or None after `wait_ms`."""
+        if self._set is None:
+            time.sleep(wait_ms / 1000)
+            return None
+        try:
+            data = pynvml.nvmlEventSetWait_v2(self._set, wait_ms)
+        except pynvml.NVMLError as fault:
+            if code_of(fault) != pynvml.NVML_ERROR_TIMEOUT:
+                time.sleep(wait_ms / 1000)
+            return None
+        uuid = _maybe(lambda: text(pynvml.nvmlDeviceGetUUID(data.device)))
+        return {"kind": "event", "uuid": uuid, "xid": int(data.eventData)}
+
+
+def main() -> int:
+    """Write the inventory, then samples and events until an end is due."""
+    ended: list[int] = []
+    signal.signal(signal.SIGTERM, lambda *_: ended.append(1))
+    try:
+        pynvml.nvmlInitWithFlags(0)
+        probe = Probe(write)
+        write(probe.inventory())
+        events = Events(probe._uuids)
+        return _loop(probe, events, ended)
+    except pynvml.NVMLError as fault:
+        write({"kind": "bye", "reason": str(fault), "code": code_of(fault)})
+        return 1
+
+
+def _loop(probe: Probe, events: Events, ended: list[int]) -> int:
+    fast_s = float(os.environ.get("GPUYARD_PROBE_EVERY_S", FAST_S))
+    began_s, version, due_s = time.monotonic(), _kernel_driver(), 0.0
+    while True:
+        now_s = time.monotonic()
+        reason = _why_end(ended, version, now_s - began_s)
+        if reason:
+            write({"kind": "bye", "reason": reason, "code": 0})
+            return 0
+        if now_s >= due_s:
+            write(probe.sample(now_s))
+            due_s = now_s + fast_s
+        event = events.wait(min(EVENT_WAIT_MS, max(1, int((due_s - time.monotonic()) * 1000))))
+        if event is not None:
+            write(event)
+
+
+def _why_end(ended: list[int], version: str, lived_s: float) -> str:
+    if ended:
+        return "asked to end"
+    if _kernel_driver() != version:
+        return "the driver was changed"
+    if lived_s > LIFE_S:
+        return "a day is over"
+    with open("/proc/self/statm") as file:
+        rss = int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    return "it has grown too large" if rss > RSS_LIMIT_BYTES else ""
+
+
+def _kernel_driver() -> str:
+    try:
+        return DRIVER_FILE.read_text()
+    except OSError:
+        return ""
+
+
+def write(message: dict[str, Any]) -> None:
+    """Write one line; when nobody reads any more, end."""
+    try:
+        sys.stdout.write(json.dumps(message) + "\n")
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os._exit(0)
+
+
+def record() -> int:
+    """Print what the library answers as one JSON document: inventory, one full sample, and how long each took."""
+    try:
+        pynvml.nvmlInitWithFlags(0)
+    except pynvml.NVMLError as fault:
+        print(json.dumps({"error": str(fault), "code": code_of(fault)}))
+        return 1
+    probe = Probe(write)
+    began_s = time.monotonic()
+    inventory = probe.inventory()
+    inventoried_s = time.monotonic()
+    sample = probe.sample(0.0)
+    took = {
+        "inventory_ms": round((inventoried_s - began_s) * 1000, 2),
+        "sample_ms": round((time.monotonic() - inventoried_s) * 1000, 2),
+    }
+    print(json.dumps({"inventory": inventory, "sample": sample, "took": took}, indent=1))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,163 @@
+"""A private container engine for tests: a dockerd of its own in a temporary folder, and an image made by hand."""
+
+import http.client
+import io
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tarfile
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+IMAGE = "gpuyard/busybox:test"
+
+
+def why_no_dockerd() -> str | None:
+    """Return why no private dockerd can be started here, or None if one can."""
+    if os.geteuid() != 0:
+        return "a private dockerd needs root"
+    if shutil.which("dockerd") is None:
+        return "dockerd is not installed (Debian: apt-get install docker.io)"
+    if shutil.which("ip") is None or shutil.which("unshare") is None:
+        return "ip and unshare are needed (Debian: apt-get install iproute2 util-linux)"
+    if shutil.which("busybox") is None:
+        return "busybox is not installed (Debian: apt-get install busybox-static)"
+    return None
+
+
+class Dockerd:
+    """One dockerd. It survives `kill` of itself with --live-restore: containers run on until it is started again."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.socket = folder / "docker.sock"
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Start it and wait until it answers."""
+        # In a network namespace of its own: two engines of one machine fight about bridge, addresses and rules.
+        command = ["unshare", "--net", "sh", "-c", 'ip link set lo up; exec "$@"', "dockerd"]
+        command += ["dockerd", "--data-root", f"{self.folder}/data", "--exec-root", f"{self.folder}/exec"]
+        command += ["-H", f"unix://{self.socket}", "-p", f"{self.folder}/pid", "--live-restore"]
+        command += ["--iptables=false", "--ip6tables=false"]
+        with open(self.folder / "log", "ab") as log:
+            self.process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
+        deadline = time.monotonic() + 60
+        while not self.answers():
+            assert self.process.poll() is None, f"dockerd ended: {(self.folder / 'log').read_text()[-2000:]}"
+            assert time.monotonic() < deadline, f"dockerd does not answer: {(self.folder / 'log').read_text()[-2000:]}"
+            time.sleep(0.05)
+
+    def answers(self) -> bool:
+        try:
+            return self.call("GET", "/_ping")[0] == 200
+        except OSError:
+            return False
+
+    def call(self, method: str, target: str, body: bytes | None = None) -> tuple[int, bytes]:
+        """Call the engine's API; return status and body."""
+        connection = http.client.HTTPConnection("engine", timeout=60)
+        connection.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            connection.sock.connect(str(self.socket))
+            kind = "application/x-tar" if target.startswith("/images") else "application/json"
+            connection.request(method, target, body, {"Content-Type": kind})
+            answer = connection.getresponse()
+            return answer.status, answer.read()
+        finally:
+            connection.close()
+
+    def fetch(self, url: str) -> str:
+        """Return what a URL of the engine's own network answers: published ports are open only there."""
+        assert self.process is not None
+        read = f"import urllib.request as u; print(u.urlopen({url!r}, timeout=5).read().decode(), end='')"
+        inside = ["nsenter", "-t", str(self.process.pid), "-n", sys.executable, "-c", read]
+        return subprocess.run(inside, capture_output=True, text=True, timeout=20, check=True).stdout
+
+    def kill(self) -> None:
+        """kill -9 of the daemon alone: its containers run on."""
+        assert self.process is not None
+        self.process.send_signal(signal.SIGKILL)
+        self.process.wait(10)
+
+    def stop(self) -> None:
+        """Remove all containers, end the daemon, and take everything away."""
+        if self.process is not None and self.process.poll() is None:
+            self._remove_containers()
+            self.process.terminate()
+            with suppress(subprocess.TimeoutExpired):
+                self.process.wait(20)
+            if self.process.poll() is None:
+                self.kill()
+        mounts = [line.split()[1] for line in Path("/proc/mounts").read_text().splitlines()]
+        for mount in reversed([mount for mount in mounts if mount.startswith(str(self.folder))]):
+            subprocess.run(["umount", "-l", mount], capture_output=True, check=False)
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def import_image(self, name: str = IMAGE, *, without: tuple[str, ...] = ()) -> str:
+        """Make an image from the machine's own static busybox, `without` some of its commands; return its name."""
+        repository, _, tag = name.rpartition(":")
+        status, answer = self.call(
+            "POST", f"/images/create?fromSrc=-&repo={repository}&tag={tag}", _root_file_system(without)
+        )
+        assert status == 200, answer
+        return name
+
+    def _remove_containers(self) -> None:
+        _, listed = self.call("GET", "/containers/json?all=1")
+        for row in json.loads(listed):
+            self.call("DELETE", f"/containers/{row['Id']}?force=1&v=1")
+
+
+def _root_file_system(without: tuple[str, ...]) -> bytes:
+    """Return a tar of the smallest system that has a shell: busybox under the names of its commands."""
+    busybox = Path(shutil.which("busybox") or "").resolve()
+    names = subprocess.run([busybox, "--list"], capture_output=True, text=True, check=True).stdout.split()
+    raw = io.BytesIO()
+    with tarfile.open(fileobj=raw, mode="w") as tar:
+        for folder, mode in (("bin", 0o755), ("tmp", 0o1777), ("etc", 0o755)):
+            entry = tarfile.TarInfo(folder)
+            entry.type, entry.mode = tarfile.DIRTYPE, mode
+            tar.addfile(entry)
+        tar.add(busybox, "bin/busybox")
+        for name in names:
+            if name not in ("busybox", *without):
+                link = tarfile.TarInfo(f"bin/{name}")
+                link.type, link.linkname = tarfile.SYMTYPE, "busybox"
+                tar.addfile(link)
+        passwd = b"root:x:0:0::/:/bin/sh\n"
+        entry = tarfile.TarInfo("etc/passwd")
+        entry.size = len(passwd)
+        tar.addfile(entry, io.BytesIO(passwd))
+    return raw.getvalue()
+
+
+@contextmanager
+def private_dockerd() -> Iterator[Dockerd]:
+    """Run a dockerd with the image IMAGE in it. Its folder is short: a UNIX socket's path has 107 characters."""
+    engine = Dockerd(Path(tempfile.mkdtemp(prefix="gyd")))
+    try:
+        engine.start()
+        engine.import_image()
+        yield engine
+    finally:
+        engine.stop()
+
+
+@pytest.fixture(scope="session")
+def dockerd() -> Iterator[Dockerd]:
+    """One real engine for all tests of a run; skipped, with the reason, where none can be had."""
+    reason = why_no_dockerd()
+    if reason is not None:
+        pytest.skip(reason)
+    with private_dockerd() as engine:
+        yield engine
