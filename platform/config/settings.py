@@ -66,7 +66,24 @@ TEMPLATES = [
     }
 ]
 
-DATABASES = {"default": env.database(env.text("DATABASE_URL")) | {"OPTIONS": {"application_name": "gpuyard"}}}
+# Connections live on in their thread: to open one costs more than most requests. 0 s = no time-out; the doors have some
+# (RELIABILITY.md section 2), so that a stuck lock is a 503 and not a thread that never comes back.
+_TIMEOUTS_MS = {
+    "lock_timeout": 1000 * env.seconds("DATABASE_LOCK_TIMEOUT_S", 0),
+    "statement_timeout": 1000 * env.seconds("DATABASE_STATEMENT_TIMEOUT_S", 0),
+    "idle_in_transaction_session_timeout": 1000 * env.seconds("DATABASE_IDLE_IN_TRANSACTION_TIMEOUT_S", 0),
+}
+DATABASES = {
+    "default": env.database(env.text("DATABASE_URL"))
+    | {
+        "CONN_MAX_AGE": env.seconds("DATABASE_CONN_MAX_AGE_S", 60),
+        "CONN_HEALTH_CHECKS": True,
+        "OPTIONS": {
+            "application_name": "gpuyard",
+            "options": " ".join(f"-c {name}={value}" for name, value in _TIMEOUTS_MS.items()),
+        },
+    }
+}
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 
 # People's passwords only; API keys are 190 random bits under SHA-256 (tenants.keys).
