@@ -5,7 +5,7 @@ An Ed25519 signature alone does not stop a replay; (boot_no, seq) does, in the g
 
 import base64
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from uuid import UUID
 
@@ -27,6 +27,14 @@ class UnknownAgent(DomainError):
     status = 401
 
 
+class AnotherHost(DomainError):
+    """A good signature of one host under the name of another."""
+
+    slug = "permission-denied"
+    title = "The caller may not do this"
+    status = 403
+
+
 class ClockSkew(DomainError):
     slug = "agent-clock-skew"
     title = "The agent's clock is off by too much"
@@ -39,6 +47,7 @@ class Caller:
 
     host_id: UUID
     key_id: str
+    boot_id: str  # of the host's last request before this one
     boot_no: int
     seq: int
     created: int
@@ -64,19 +73,21 @@ def control_keys() -> list[str]:
 
 
 def identify(*, header: str | None, method: str, path: str, body: bytes) -> Caller:
-    """Return whose request this is. Raises UnknownAgent, without saying which part was wrong."""
+    """Return whose request this is. Raises UnknownAgent, without saying which part was wrong, or AnotherHost."""
     claimed = _read(header)
-    host = Host.objects.filter(pk=claimed.host_id).exclude(state=Host.State.RETIRED).first()
-    if host is None or not host.signing_key or host.key_id != claimed.key_id:
+    signer = Host.objects.filter(key_id=claimed.key_id).exclude(state=Host.State.RETIRED).first()
+    if signer is None or not signer.signing_key or not claimed.key_id:
         raise UnknownAgent("No live host has this key.")
     text = signed_text(
         method=method, path=path, body=body, host=claimed.host, key=claimed.key_id, boot_no=claimed.boot_no,
         seq=claimed.seq, created=claimed.created,
     )  # fmt: skip
     try:
-        VerifyKey(bytes.fromhex(host.signing_key)).verify(text, _signature(header))
+        VerifyKey(bytes.fromhex(signer.signing_key)).verify(text, _signature(header))
     except (BadSignatureError, ValueError):
         raise UnknownAgent("The signature does not fit.") from None
+    if signer.pk != claimed.host_id:
+        raise AnotherHost("A host speaks for itself alone.")
     return claimed
 
 
@@ -102,13 +113,13 @@ def _read(header: str | None) -> Caller:
     try:
         parts = read_header(header or "")
         host_id = ids.decode("host", parts["host"])
-        numbers = {name: _number(parts[name]) for name in ("boot", "seq", "created")}
+        boot_no, seq, created = (_number(parts[name]) for name in ("boot", "seq", "created"))
         key = parts["key"]
     except (ProtocolError, KeyError, ValueError):
         raise UnknownAgent("The signature header is missing or cannot be read.") from None
     if host_id is None or "sig" not in parts:
         raise UnknownAgent("The signature header is missing or cannot be read.")
-    return Caller(host_id=host_id, key_id=key, boot_no=numbers["boot"], seq=numbers["seq"], created=numbers["created"])
+    return Caller(host_id=host_id, key_id=key, boot_id="", boot_no=boot_no, seq=seq, created=created)
 
 
 def _number(text: str) -> int:

@@ -7,6 +7,7 @@ from inspect import iscoroutinefunction, markcoroutinefunction
 from typing import cast
 
 import structlog
+from django.core.exceptions import DisallowedHost
 from django.http import HttpRequest
 from django.http.response import HttpResponseBase
 
@@ -60,6 +61,15 @@ def _begin(request: HttpRequest) -> Answer | None:
         structlog.contextvars.bind_contextvars(trace_id=trace[1])
     if _is_api(request) and len(request.get_full_path()) > ADDRESS_LIMIT:
         return plain_problem(request, 414, f"At most {ADDRESS_LIMIT} bytes of path and query are read.")
+    return _foreign_host(request) if _is_api(request) else None
+
+
+def _foreign_host(request: HttpRequest) -> Answer | None:
+    """Refuse a Host that is not ours, before Django does so with a stack trace in the log for every scanner."""
+    try:
+        request.get_host()
+    except DisallowedHost:
+        return plain_problem(request, 400, "This host name is not served here.")
     return None
 
 

@@ -53,7 +53,7 @@ def test_a_request_signed_with_another_hosts_key_is_nobodys(at: Clock) -> None:
     forged = agent.send(header={"signer": other.key})
     borrowed = agent.send(header={"key": other.key_id, "signer": other.key})
 
-    assert [slug(forged), slug(borrowed)] == ["unauthenticated", "unauthenticated"]
+    assert [slug(forged), slug(borrowed)] == ["unauthenticated", "permission-denied"]
     assert "Gpuyard-Signature" not in forged.headers
 
 
