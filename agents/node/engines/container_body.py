@@ -4,6 +4,7 @@ Pure. Nothing a tenant says reaches a field that could widen what the container 
 command, an environment, ports and sizes.
 """
 
+import os
 from typing import Any
 
 from agents.node.engines import Plan
@@ -68,7 +69,8 @@ def _host_config(plan: Plan, *, init: bool, nofile: int) -> dict[str, Any]:
         # Equal: no swap, so that one tenant's swapping cannot slow the others.
         config["Memory"] = config["MemorySwap"] = plan.ram_mib * MIB
     if plan.cpu_milli is not None:
-        config["NanoCpus"] = plan.cpu_milli * 1_000_000
+        # An engine refuses a limit above what the machine has, and a simulated host may claim to have more.
+        config["NanoCpus"] = min(plan.cpu_milli, 1000 * (os.cpu_count() or 1)) * 1_000_000
     return config
 
 
