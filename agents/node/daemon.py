@@ -10,15 +10,19 @@ from pathlib import Path
 from typing import Any
 
 from agents import protocol
-from agents.node import clocks, inventory, selftest
+from agents.node import clocks, inventory
 from agents.node.bell import Bell
 from agents.node.drivers import Driver
 from agents.node.engines import Engine
 from agents.node.identity import Identity, StateError, StateFolder
 from agents.node.journal import Journal
+from agents.node.kernel_log import DEVICE as KMSG
+from agents.node.kernel_log import KernelLog, Sighting, same_address
+from agents.node.receipts import Receipts
 from agents.node.reconciler import Reconciler
 from agents.node.syncing import AGENT_VERSION, Syncing, Ticking, said
 from agents.node.wire import NoContact, Refused, Wire
+from agents.node.wishes import Wishes
 
 DOCUMENT_FOR_S = 60.0
 DISK_PRESSURE_PART = 20  # less than a twentieth of the disk free
@@ -28,8 +32,13 @@ class NotEnrolled(Exception):
     """Enrolment did not succeed; the sentence says why and what to do."""
 
 
-def make_driver(settings: dict[str, Any], folder: StateFolder, identity: Identity) -> Driver:
-    """Return the driver that the settings name. Raises StateError for an unknown one."""
+def make_driver(
+    settings: dict[str, Any], folder: StateFolder, identity: Identity, *, on_change: Callable[[], None] | None = None
+) -> Driver:
+    """Return the driver that the settings name; `on_change` is called when the server should hear of it at once.
+
+    Raises StateError for an unknown one.
+    """
     name = settings.get("driver", "nvidia")
     if name == "sim":
         from agents.node.sim import SimDriver
@@ -44,7 +53,7 @@ def make_driver(settings: dict[str, Any], folder: StateFolder, identity: Identit
     if name == "nvidia":
         from agents.node.nvidia import NvidiaDriver
 
-        return NvidiaDriver()
+        return NvidiaDriver(on_change=on_change)
     raise StateError(f"no driver {name!r}: nvidia or sim")
 
 
@@ -101,7 +110,7 @@ class Daemon:
         self._folder, self._settings = folder, settings
         self._told, self._work = Bell(), Bell()
         self._journal = Journal(folder.path / "journal.sqlite")
-        self._driver = make_driver(settings, folder, identity)
+        self._driver = make_driver(settings, folder, identity, on_change=self._told.ring)
         self._engine = make_engine(settings, folder)
         ports = settings.get("ports")
         self._ports = (int(ports[0]), int(ports[1])) if ports else None
@@ -113,9 +122,18 @@ class Daemon:
             told=self._told,
             work=self._work,
             port_range=self._ports,
+            receipts=Receipts(identity=identity, journal=self._journal, sample=self._driver.sample),
         )
         self._ticking = Ticking(self._reconciler, self._work, said)
         self._wire = Wire(identity.server)
+        self._kernel_log = KernelLog(self._xid, path=Path(settings.get("kernel_log") or KMSG))
+        self._wishes = Wishes(
+            reconciler=self._reconciler,
+            driver=self._driver,
+            engine=self._engine,
+            conditions=self._conditions,
+            diagnose=self._diagnose,
+        )
         self._syncing = Syncing(
             folder=folder,
             identity=identity,
@@ -125,7 +143,7 @@ class Daemon:
             journal=self._journal,
             inventory=self._inventory,
             conditions=self._conditions,
-            wish=self._wish,
+            wish=self._wishes.take,
             told=self._told,
             say=said,
         )
@@ -142,6 +160,7 @@ class Daemon:
         self._reconciler.event("agent_started", f"version {AGENT_VERSION}")
         self._reconciler.recover()
         self._engine.watch(self._reconciler.look_again)
+        self._kernel_log.start()
         ticking = threading.Thread(target=self._ticking.run, name="reconciler", daemon=True)
         ticking.start()
         try:
@@ -150,12 +169,24 @@ class Daemon:
             self._ticking.end()
             ticking.join(10)
             self._reconciler.save_all()
+            self._kernel_log.stop()
             self._wire.close()
             self._engine.close()
             self._driver.close()
 
     def end(self) -> None:
         self._syncing.end()
+
+    def _xid(self, sighting: Sighting, line: str) -> None:
+        """Take in an Xid of the kernel log: the device is found by its address in the last good inventory."""
+        uuid = next(
+            (g["uuid"] for g in self._driver.inventory().gpus if same_address(g["pci_bus_id"], sighting.bdf)), None
+        )
+        facts = {"xid": sighting.xid, "device": uuid, "line": line, "recovery_action": sighting.recovery_action}
+        self._reconciler.event("xid", f"Xid {sighting.xid} at {sighting.bdf}", **facts)
+        if uuid is not None:
+            self._driver.add_xid(uuid, sighting.xid)
+        self._told.ring()
 
     def _inventory(self) -> dict[str, Any]:
         """Return the inventory document, made anew once a minute: to ask an engine at each sync would be a waste."""
@@ -179,27 +210,7 @@ class Daemon:
         disk = shutil.disk_usage(self._folder.path)
         return ["disk_pressure"] if disk.free < disk.total // DISK_PRESSURE_PART else []
 
-    def _wish(self, wish: dict[str, Any]) -> None:
-        """Do one of the fixed verbs that the server may wish for; an unknown one is said, and nothing is done."""
-        verb = str(wish.get("verb", ""))
-        if verb == "selftest":
-            self._selftest(wish)
-            return
-        acts: dict[str, Callable[[], dict[str, Any]]] = {"diagnose": self._diagnose}
-        if verb not in acts:
-            self._reconciler.event("wish_refused", f"this agent does not know {verb!r:.40}", wish=wish.get("id"))
-            return
-        self._reconciler.event("wish_done", verb, wish=wish.get("id"), result=acts[verb]())
-
-    def _selftest(self, wish: dict[str, Any]) -> None:
-        """Answer a challenge once: the wish comes with every answer until the server has it."""
-        if wish.get("id") == self._answered_test:
-            return
-        self._answered_test = wish.get("id")
-        facts = selftest.answer(wish, driver=self._driver, engine=self._engine)
-        self._reconciler.event("selftest", f"{len(facts['devices'])} devices answered", **facts)
-
     def _diagnose(self) -> dict[str, Any]:
         from agents.node import doctor
 
-        return doctor.as_json(doctor.examine(folder=self._folder, settings=self._settings, enrolled=True))
+        return doctor.report(doctor.examine(folder=self._folder, settings=self._settings, enrolled=True))

@@ -28,6 +28,9 @@ class Driver(Protocol):
     def taken(self) -> None:
         """The server has the last sample: Xids in it need not be told again."""
 
+    def add_xid(self, uuid: str, xid: int) -> None:
+        """Take in an Xid that the kernel log tells of, for the next sample."""
+
     def conditions(self) -> list[str]: ...
 
     def state(self) -> str:

@@ -58,6 +58,7 @@ def _host_options(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("--sim-driver-version", default=None)
     sub.add_argument("--sim-cuda-version", default=None)
     sub.add_argument("--sim-scenario", help="file of faults of the simulated devices")
+    sub.add_argument("--kernel-log", help="where kernel messages are read, instead of /dev/kmsg")
     sub.add_argument("--sim-cpus", type=int, help="CPU threads that a simulated host says it has")
     sub.add_argument("--sim-ram-gib", type=int)
     sub.add_argument("--sim-disk-gib", type=int)
@@ -76,6 +77,7 @@ def _settings(options: argparse.Namespace, folder: StateFolder) -> dict[str, Any
         "sim_driver_version": options.sim_driver_version,
         "sim_cuda_version": options.sim_cuda_version,
         "sim_scenario": options.sim_scenario,
+        "kernel_log": options.kernel_log,
     }
     settings = {**kept, **{name: value for name, value in given.items() if value is not None}}
     if settings.get("driver") == "sim":

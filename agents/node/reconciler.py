@@ -16,6 +16,7 @@ from agents.node.bringing_up import BringUp
 from agents.node.drivers import Driver
 from agents.node.engines import LABEL_EPOCH, LABEL_LEASE, LABEL_MEMBER, Container, Engine, EngineError
 from agents.node.journal import Journal
+from agents.node.receipts import Receipts
 from agents.node.taking_down import take_down
 from agents.node.workload import ON_THE_WAY, Key, Workload
 
@@ -45,9 +46,11 @@ class Reconciler:
         now_s: Callable[[], float] = clocks.boot_s,
         boot_id: str | None = None,
         port_range: tuple[int, int] | None = None,
+        receipts: Receipts | None = None,
     ) -> None:
         self.host, self.engine, self.driver, self.journal = host, engine, driver, journal
         self.told, self.work, self.now_s, self.port_range = told, work, now_s, port_range
+        self._receipts = receipts
         self.boot_id = boot_id or clocks.boot_id()
         self.lock = threading.RLock()
         self.workloads: dict[Key, Workload] = {}
@@ -194,6 +197,8 @@ class Reconciler:
                 for key in sorted(self.workloads):
                     self._step(self.workloads[key], self._observed, now)
                 self._stop_orphans(self._observed, now)
+            if self._receipts is not None:
+                self._receipts.beat(list(self.workloads.values()))
             return self._next_look_s(self.now_s())
 
     def look_again(self) -> None:
@@ -369,12 +374,14 @@ class Reconciler:
     def move(self, workload: Workload, step: str, *, detail: str = "", failure: str | None = None) -> None:
         """Put the workload into `step`: first in the journal, then for the server."""
         with self.lock:
-            if step != workload.step:
+            before, workload.step, workload.detail = workload.step, step, detail
+            if step != before:
                 workload.since_s = self.now_s()
-            workload.step, workload.detail = step, detail
             if failure is not None:
                 workload.failure = failure
             self.save(workload)
+            if self._receipts is not None and "ready" in (before, step) and before != step:
+                self._receipts.write(workload, "start" if step == "ready" else "stop")
             if step == "gone":
                 self.journal.remember_stop(lease=workload.lease, member=workload.member, epoch=workload.epoch)
         self.told.ring()

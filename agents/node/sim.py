@@ -117,6 +117,11 @@ class SimDriver:
             self._xids.pop(index, None)
         self._told.clear()
 
+    def add_xid(self, uuid: str, xid: int) -> None:
+        index = next((i for i in range(len(self._rows)) if self.uuid_of(i) == uuid), None)
+        if index is not None:
+            self._xids.setdefault(index, []).append(xid)
+
     def conditions(self) -> list[str]:
         return [str(name) for name in self._scenario.get("conditions", ())]
 

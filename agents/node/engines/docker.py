@@ -42,6 +42,10 @@ class DockerEngine:
     def version(self) -> str:
         return str(self._known()["Version"])
 
+    def runc_version(self) -> str:
+        """Return the version of runc beneath the engine, "" if it does not say."""
+        return str(self._known()["runc"])
+
     def image_digest(self, image: str) -> str | None:
         try:
             found = self._call("GET", f"/images/{quote(image, safe='/:@')}/json")
@@ -225,6 +229,7 @@ class DockerEngine:
             options = self._http.call("GET", "/info").get("SecurityOptions") or []
             self._about = {
                 "Version": about["Version"],
+                "runc": parts.get("runc", {}).get("Version", ""),
                 "init": "docker-init" in parts,
                 "nofile_limit": self._http.nofile_limit(),
                 "user_namespaces": any("name=userns" in option or "name=rootless" in option for option in options),
