@@ -75,7 +75,8 @@ def control_keys() -> list[str]:
 def identify(*, header: str | None, method: str, path: str, body: bytes) -> Caller:
     """Return whose request this is. Raises UnknownAgent, without saying which part was wrong, or AnotherHost."""
     claimed = _read(header)
-    signer = Host.objects.filter(key_id=claimed.key_id).exclude(state=Host.State.RETIRED).first()
+    live = Host.objects.exclude(state=Host.State.RETIRED).only("signing_key", "boot_id")
+    signer = live.filter(key_id=claimed.key_id).first()
     if signer is None or not signer.signing_key or not claimed.key_id:
         raise UnknownAgent("No live host has this key.")
     text = signed_text(
@@ -88,7 +89,7 @@ def identify(*, header: str | None, method: str, path: str, body: bytes) -> Call
         raise UnknownAgent("The signature does not fit.") from None
     if signer.pk != claimed.host_id:
         raise AnotherHost("A host speaks for itself alone.")
-    return claimed
+    return replace(claimed, boot_id=signer.boot_id)
 
 
 def check_clock(caller: Caller, *, at: datetime) -> None:

@@ -61,9 +61,8 @@ def apply(*, caller: Caller, request: SyncRequest, peer: str, at: datetime) -> A
     Raises AgentReplay (with the highest boot_no that was accepted); two machines with one key are quarantined first.
     """
     with transaction.atomic():
-        before = Host.objects.filter(pk=caller.host_id).values("boot_id", "last_seq").first()
-        if before is not None and _accept(caller, request, at=at):
-            return _apply(caller, request, peer=peer, rebooted=_rebooted(before["boot_id"], request), at=at)
+        if _accept(caller, request, at=at):
+            return _apply(caller, request, peer=peer, rebooted=_rebooted(caller.boot_id, request), at=at)
     raise _refusal(caller, request, at=at)
 
 
@@ -130,7 +129,7 @@ def _refusal(caller: Caller, request: SyncRequest, *, at: datetime) -> AgentRepl
 
 
 def _apply(caller: Caller, request: SyncRequest, *, peer: str, rebooted: bool, at: datetime) -> Applied:
-    host = Host.objects.get(pk=caller.host_id)  # locked by the guarded update
+    host = Host.objects.defer("inventory").get(pk=caller.host_id)  # locked by the guarded update
     if rebooted:
         host_events.record(host_id=host.pk, kind="host.rebooted", at=at)
     need, faults = _take_inventory(host, request, peer=peer, at=at)
