@@ -18,9 +18,13 @@
 `options` takes the options of a parsed request (`leasing.grammar`) as they are. A `Placement` names hosts, devices and
 units in rank order; a `Refusal` counts hosts per constraint (`reasons`), knows the earliest start by known ends
 (`earliest_s`), what would help (`relaxations`), and says it in a sentence: `answer.text("en")`.
+
+`Engine` is the same packing over a stream of plain requests, for benchmarks and foreign harnesses: see its docstring.
+`checker` and `recount` judge the decisions of the two; they share no code with them.
 """
 
 from scheduler.placement.decide import decide
+from scheduler.placement.engine import Engine, Placed, Request
 from scheduler.placement.reasons import Reason, Refusal, Relaxation
 from scheduler.placement.snapshot import (
     ALL_UNITS,
@@ -41,13 +45,16 @@ __all__ = [
     "Ask",
     "Busy",
     "DeviceView",
+    "Engine",
     "HostView",
     "Member",
     "Option",
+    "Placed",
     "Placement",
     "Reason",
     "Refusal",
     "Relaxation",
+    "Request",
     "Seat",
     "Want",
     "decide",

@@ -1,0 +1,248 @@
+"""The scores of `score.py` in compiled loops (numba, an optional extra): the same integers, some ten times as fast.
+
+Written for the compiler: flat arguments, no tuples inside loops. Whoever changes a term changes it in `score.py` first;
+the test that compares the two then fails until it is changed here.
+"""
+
+from collections.abc import Callable
+from typing import Any, cast
+
+import numpy as np
+
+from scheduler.placement.pool import CPU, IDLE, LEASES, MEMORY, MODEL, STATE, TIE, WHOLE, WIDEST, Ints
+from scheduler.placement.score import (
+    AFFINITY,
+    CPU_SHORT,
+    CPU_SPARE,
+    IDLE_CPU,
+    IDLE_GPU,
+    INFEASIBLE,
+    LEFT,
+    OPENS_EMPTY,
+    REST,
+    SCARCITY,
+    UNCOPIED,
+    UNUSABLE,
+    WHOLE_FREE,
+)
+
+try:
+    import numba
+except ImportError:  # the extra is not installed: `Engine` then works with numpy
+    AVAILABLE = False
+else:
+    AVAILABLE = True
+
+
+def compiled[F: Callable[..., Any]](function: F) -> F:
+    """Compile a function of integers and arrays, once per machine (the result is kept beside the module)."""
+    return cast("F", numba.njit(cache=True)(function)) if AVAILABLE else function
+
+
+BLOCK = 128  # hosts whose best score is remembered together
+UNKNOWN = INFEASIBLE - 1
+SHAPE_CPU, SHAPE_MEMORY, SHAPE_MILLI, SHAPE_GPUS, SHAPE_MODELS, SHAPE_RATIO = range(6)
+
+
+@compiled
+def potential_of(
+    weights: Ints, steps: Ints, level: Ints, usable: Ints, many: Ints, copy_cpu: Ints, copy_need: Ints,
+    copy_count: Ints, copy_value: Ints, copy_models: Ints, quotients: Ints, cpu_per_gpu: int,
+    cpu: int, idle: int, whole: int, model: int, free: Ints, fits: Ints,
+) -> Any:  # fmt: skip
+    """Return the potential of one host state; `fits` is scratch space, one number per distinct need."""
+    total = 0
+    if weights[UNUSABLE] != 0:
+        low, high = 0, len(steps)
+        while low < high:
+            middle = (low + high) >> 1
+            if steps[middle] <= cpu:
+                low = middle + 1
+            else:
+                high = middle
+        used = 1000 * whole * many[model, low, whole]
+        for gpu in range(len(free)):
+            used += free[gpu] * usable[model, low, level[free[gpu]]]
+        total -= weights[UNUSABLE] * ((idle * 1_000_000 - used) // 1000)
+    if weights[UNCOPIED] != 0:
+        for need in range(quotients.shape[0]):
+            fits[need] = 0
+            for gpu in range(len(free)):
+                fits[need] += quotients[need, free[gpu]]
+        used = 0
+        for row in range(len(copy_cpu)):
+            if not (copy_models[row] >> model) & 1:
+                continue
+            times = fits[copy_need[row]] if copy_need[row] >= 0 else whole // copy_count[row]
+            if times > 0 and copy_cpu[row] > 0 and times * copy_cpu[row] > cpu:
+                times = cpu // copy_cpu[row]
+            used += times * copy_value[row]
+        total -= weights[UNCOPIED] * ((idle * 1_000_000 - used) // 1000)
+    served = cpu * 1000 // cpu_per_gpu
+    if idle > served:
+        total -= weights[CPU_SHORT] * (idle - served) * 1000
+    else:
+        total -= weights[CPU_SPARE] * (served - idle) * 1000
+    return total
+
+
+@compiled
+def rate_one(
+    weights: Ints, steps: Ints, level: Ints, usable: Ints, many: Ints, copy_cpu: Ints, copy_need: Ints,
+    copy_count: Ints, copy_value: Ints, copy_models: Ints, quotients: Ints, rest: Ints, cpu_per_gpu: int,
+    scarcity: Ints, ratio: int, row: Ints, free: Ints, before: int, shape: Ints, after: Ints, fits: Ints,
+) -> tuple[int, int]:  # fmt: skip
+    """Return (score, chosen rest) of one host that has room; `after` and `fits` are scratch space."""
+    milli, gpus, width = shape[SHAPE_MILLI], shape[SHAPE_GPUS], len(free)
+    idle, whole, model = row[IDLE], row[WHOLE], row[MODEL]
+    cpu, left_idle = row[CPU] - shape[SHAPE_CPU], idle - milli * gpus
+    base = -before - weights[IDLE_GPU] * idle * 125 - weights[IDLE_CPU] * (row[CPU] * 125 // 16)
+    base -= weights[WHOLE_FREE] * whole * 125_000 + weights[SCARCITY] * scarcity[model] * milli * gpus
+    if row[LEASES] == 0:
+        base -= weights[OPENS_EMPTY] * 1_000_000
+    base += weights[AFFINITY] * (shape[SHAPE_RATIO] if gpus > 0 else 1000) * ratio
+    if gpus == 0 or milli == 1000:
+        taken = 0
+        for gpu in range(width):
+            after[gpu] = free[gpu]
+            if taken < gpus and free[gpu] == 1000:
+                after[gpu] = 0
+                taken += 1
+        then = potential_of(
+            weights, steps, level, usable, many, copy_cpu, copy_need, copy_count, copy_value, copy_models, quotients,
+            cpu_per_gpu, cpu, left_idle, whole - gpus, model, after, fits,
+        )  # fmt: skip
+        return base + then, 1000 if gpus > 0 else -1
+    best, chosen = INFEASIBLE, -1
+    for gpu in range(width):
+        after[gpu] = free[gpu]
+    for gpu in range(width):
+        value = free[gpu]
+        if value < milli:
+            continue
+        repeated = False
+        for other in range(gpu):
+            if free[other] == value:
+                repeated = True
+        if repeated:
+            continue
+        after[gpu] = value - milli
+        then = potential_of(
+            weights, steps, level, usable, many, copy_cpu, copy_need, copy_count, copy_value, copy_models, quotients,
+            cpu_per_gpu, cpu, left_idle, whole - 1 if value == 1000 else whole, model, after, fits,
+        )  # fmt: skip
+        after[gpu] = value
+        score = base + then - weights[REST] * (rest[value - milli] - rest[value])
+        score -= weights[LEFT] * (value - milli) * 1000
+        if score > best or (score == best and value < chosen):
+            best, chosen = score, value
+    return best, chosen
+
+
+@compiled
+def set_before(
+    weights: Ints, steps: Ints, level: Ints, usable: Ints, many: Ints, copy_cpu: Ints, copy_need: Ints,
+    copy_count: Ints, copy_value: Ints, copy_models: Ints, quotients: Ints, cpu_per_gpu: int,
+    rows: Ints, free: Ints, hosts: Ints, before: Ints, fits: Ints,
+) -> None:  # fmt: skip
+    """Write the potential of these hosts as they are into `before`."""
+    for host in hosts:
+        before[host] = potential_of(
+            weights, steps, level, usable, many, copy_cpu, copy_need, copy_count, copy_value, copy_models, quotients,
+            cpu_per_gpu, rows[host, CPU], rows[host, IDLE], rows[host, WHOLE], rows[host, MODEL], free[host], fits,
+        )  # fmt: skip
+
+
+@compiled
+def best_host(
+    weights: Ints, steps: Ints, level: Ints, usable: Ints, many: Ints, copy_cpu: Ints, copy_need: Ints,
+    copy_count: Ints, copy_value: Ints, copy_models: Ints, quotients: Ints, rest: Ints, cpu_per_gpu: int,
+    scarcity: Ints, ratio: Ints, rows: Ints, free: Ints, before: Ints, shape: Ints, after: Ints, fits: Ints,
+    log: Ints, changed: Ints, cursor: int, end: int, scores: Ints, rests: Any, blocks: Ints,
+) -> int:  # fmt: skip
+    """Rescore the hosts that changed since `cursor` (-1: all), and return the best host, or -1 if none has room.
+
+    log: ring of changed hosts; changed[host]: the last position at which the host stands in it.
+    """
+    size = len(log)
+    first = cursor if cursor >= 0 else 0
+    last = end if cursor >= 0 else len(rows)
+    whole = shape[SHAPE_GPUS] if shape[SHAPE_MILLI] == 1000 else 0
+    for position in range(first, last):
+        host = position
+        if cursor >= 0:
+            host = log[position % size]
+            if changed[host] != position:
+                continue
+        row = rows[host]
+        score, chosen = INFEASIBLE, -1
+        if (
+            row[CPU] >= shape[SHAPE_CPU]
+            and row[MEMORY] >= shape[SHAPE_MEMORY]
+            and row[WHOLE] >= whole
+            and row[WIDEST] >= shape[SHAPE_MILLI]
+            and (shape[SHAPE_MODELS] >> row[MODEL]) & 1
+        ):
+            score, chosen = rate_one(
+                weights, steps, level, usable, many, copy_cpu, copy_need, copy_count, copy_value, copy_models,
+                quotients, rest, cpu_per_gpu, scarcity, ratio[host], row, free[host], before[host], shape, after, fits,
+            )  # fmt: skip
+        block = host // BLOCK
+        if blocks[block] != UNKNOWN:
+            if score > blocks[block]:
+                blocks[block] = score
+            elif scores[host] == blocks[block] and score < scores[host]:
+                blocks[block] = UNKNOWN  # its best host got worse
+        scores[host], rests[host] = score, chosen
+    return _argmax(rows, scores, blocks)
+
+
+@compiled
+def _argmax(rows: Ints, scores: Ints, blocks: Ints) -> int:
+    best = INFEASIBLE
+    for block in range(len(blocks)):
+        if blocks[block] == UNKNOWN:
+            blocks[block] = INFEASIBLE
+            for host in range(block * BLOCK, min((block + 1) * BLOCK, len(rows))):
+                if scores[host] > blocks[block]:
+                    blocks[block] = scores[host]
+        if blocks[block] > best:
+            best = blocks[block]
+    if best == INFEASIBLE:
+        return -1
+    chosen = -1
+    for block in range(len(blocks)):
+        if blocks[block] != best:
+            continue
+        for host in range(block * BLOCK, min((block + 1) * BLOCK, len(rows))):
+            if scores[host] == best and (chosen < 0 or _comes_first(rows[host], rows[chosen])):
+                chosen = host
+    return chosen
+
+
+@compiled
+def _comes_first(one: Ints, other: Ints) -> bool:
+    """Order hosts of equal score: least idle GPU, least CPU, least memory, the state's name, the key's hash."""
+    for column in (IDLE, CPU, MEMORY, STATE, TIE):
+        if one[column] != other[column]:
+            return bool(one[column] < other[column])
+    return False
+
+
+def first_by_ties(rows: Ints, hosts: Ints) -> int:
+    """The same order in numpy: return the one of these hosts that comes first."""
+    order = np.lexsort(tuple(rows[hosts, column] for column in (TIE, STATE, MEMORY, CPU, IDLE)))
+    return int(hosts[order[0]])
+
+
+@compiled
+def refresh_one(row: Ints, free: Ints, images: Ints, base: int) -> None:
+    """Recompute what is derived from one host's GPUs, as `pool.refresh` does."""
+    idle, whole, widest, state = 0, 0, 0, base
+    for gpu in range(len(free)):
+        rest = free[gpu]
+        idle += rest
+        whole += rest == 1000
+        widest = max(widest, rest)
+        state += images[rest]
+    row[IDLE], row[WHOLE], row[WIDEST], row[STATE] = idle, whole, widest, state
