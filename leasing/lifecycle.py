@@ -292,16 +292,23 @@ def requeue(*, lease_id: UUID, at: datetime, reason: str, detail: str = "", avoi
 
 @transaction.atomic
 def end(
-    *, lease_id: UUID, reason: EndReason, at: datetime, last_good: datetime | None = None, detail: str = ""
+    *,
+    lease_id: UUID,
+    reason: EndReason,
+    at: datetime,
+    last_good: datetime | None = None,
+    detail: str = "",
+    exit_code: int | None = None,
 ) -> Lease:
     """Stop it: the meter stops at this second (or at `last_good`, if its host was not heard later).
 
     A cancel always wins over progress. Ending what already ends or ended changes nothing, and keeps the first reason.
+    exit_code: of its command, where that is why it ends.
     """
     lease = _locked(lease_id)
     if lease.state in {State.ENDING, State.ENDED}:
         return lease
-    lease.ending_reason, lease.ending_detail = reason, detail[:300]
+    lease.ending_reason, lease.ending_detail, lease.exit_code = reason, detail[:300], exit_code
     if lease.state == State.ACTIVE:
         lease.meter_seq += 1
         metering.stop(

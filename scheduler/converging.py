@@ -150,7 +150,7 @@ def _start_trouble(workload: Workload) -> str | None:
 def _start_failed(lease: Lease, workload: Workload, trouble: str, at: datetime) -> None:
     detail = f"{trouble} on {workload.host.name}: {workload.detail}"[:300]
     if workload.exit_code == 0 and trouble == "exited_early":
-        lifecycle.end(lease_id=lease.pk, reason=EndReason.COMPLETED, at=at, detail=detail)
+        lifecycle.end(lease_id=lease.pk, reason=EndReason.COMPLETED, at=at, detail=detail, exit_code=0)
     elif lease.failed_starts + 1 >= lifecycle.MAX_FAILED_STARTS:
         lifecycle.end(lease_id=lease.pk, reason=EndReason.FAILED_TO_START, at=at, detail=detail)
     else:
@@ -164,7 +164,7 @@ def _active(lease: Lease, at: datetime) -> None:
         last = min(exits, key=lambda w: w.exited_at or at)
         lifecycle.end(
             lease_id=lease.pk, reason=EndReason.COMPLETED, at=at, last_good=last.exited_at,
-            detail=f"Its command exited with {last.exit_code}.",
+            detail=f"Its command exited with {last.exit_code}.", exit_code=last.exit_code,
         )  # fmt: skip
         return
     lost = recovery.last_good_second(lease, workloads=list(workloads), at=at)

@@ -29,7 +29,7 @@ class Eta(Object):
 
 
 class Cost(Object):
-    billable_seconds: int
+    billable_seconds: int | None  # left out in lists
     charged: Money
     running: bool | None
 
@@ -44,8 +44,7 @@ class Member(Object):
     state: str | None
     detail: str | None
     gpus: list[Any] | None
-    container: Object | None
-    exit_code: int | None
+    container: str | None  # its name on the host
 
 
 class Lease(Object):
@@ -57,11 +56,13 @@ class Lease(Object):
     term: Object | None
     name: str | None
     labels: dict[str, str] | None
+    command: list[str] | None
     created_at: datetime
     state_since: datetime | None
     ended_at: datetime | None
     end_reason: str | None
-    exit_code: int | None
+    end_detail: str | None
+    exit_code: int | None  # of its command, where that ended it
     actions: list[str]
     why_waiting: WhyWaiting | None
     queue_place: int | None

@@ -11,6 +11,7 @@ import gpuyard
 from agents.models import Host
 from apikit import clock
 from gpuyard.cli import cli
+from gpuyard.cli.following import Progress
 from leasing.models import Lease
 from scheduler import converging
 from tenants import keys, roles
@@ -73,6 +74,25 @@ def test_four_fields_become_a_gang_of_four_that_is_followed_charged_and_ended(li
         assert events == ["pending", "provisioning", "active", "ending", "ended"]
         assert [piece.text for piece in client.leases.logs(active.id, follow=True)] == []
     client.close()
+
+
+def test_run_returns_the_exit_code_of_what_ran(live_server: LiveServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    def push(progress: Progress, seen: gpuyard.Lease) -> None:
+        _push(seen)
+        if seen.state == "active":
+            factories.say(Lease.objects.get(), "exited", at=after(50), exit_code=3)
+            converging.converge(at=after(51))
+            factories.say(Lease.objects.get(), "gone", at=after(52))
+            converging.converge(at=after(53))
+
+    monkeypatch.setattr(Progress, "show", push)
+    with clock.frozen(NOON):
+        environment = {"GPUYARD_API_URL": live_server.url, "GPUYARD_API_KEY": _key(hosts=1)}
+        words = ("run", "A100_80G", "--image", "pytorch_latest", "--", "false")
+        done = CliRunner().invoke(cli, words, env=environment, catch_exceptions=False)
+
+    assert done.exit_code == 3
+    assert Lease.objects.get().command == ["false"]
 
 
 def test_one_key_makes_one_lease_and_a_list_has_every_lease_once(live_server: LiveServer) -> None:

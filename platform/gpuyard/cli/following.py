@@ -111,16 +111,3 @@ def print_event(session: Session, event: LeaseEvent) -> None:
     moved = f"{row.get('from_state') or 'new'} -> {row.get('to_state')}"
     told = f"{row.get('at')}  {moved}  {values.plain(row.get('reason'))}  {values.plain(row.get('detail'))}"
     click.echo(json.dumps(row, ensure_ascii=False) if session.output == "json" else printable(told).rstrip())
-
-
-def container_exit_code(lease: Lease) -> int | None:
-    """Return the exit code of the lease's command: the first that is not 0, by rank; None if none is known."""
-    if lease.exit_code is not None:
-        return lease.exit_code
-    codes = []
-    for member in lease.members or []:
-        container = member.container
-        nested = container.to_dict().get("exit_code") if container is not None else None
-        codes.append(member.exit_code if member.exit_code is not None else nested)
-    known = [code for code in codes if isinstance(code, int)]
-    return next((code for code in known if code), known[0] if known else None)
