@@ -12,7 +12,7 @@ import tarfile
 from pathlib import Path
 
 REFERENCE = "localhost/gpuyard/demo:1"
-COMMANDS = ("sh", "sleep", "printenv", "cat", "ls", "id", "date", "true")
+COMMANDS = ("sh", "env", "sleep", "cat", "ls", "id", "date", "true")
 PROGRAM = """#!/bin/sh
 # The simulated driver names the leased GPUs in the environment; there is no hardware behind them.
 trap 'echo "stopping: SIGTERM received"; exit 0' TERM
