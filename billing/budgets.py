@@ -1,6 +1,6 @@
 """Budgets: a line over a month's usage, alarms that ring once, and what is refused when the line is passed."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from uuid import UUID
 from zoneinfo import ZoneInfo
@@ -8,10 +8,12 @@ from zoneinfo import ZoneInfo
 from django.db import transaction
 from django.db.backends.postgresql.psycopg_any import DateTimeTZRange
 
-from apikit.errors import DomainError
-from billing import pricing, statements
+from apikit.errors import DomainError, InvalidInput
+from billing import currencies, pricing, statements
 from billing.models import Budget, BudgetAlarm
 from billing.models.terms import BudgetAction
+
+THRESHOLDS_BP = (5_000, 8_000, 10_000)
 
 
 class BudgetExceeded(DomainError):
@@ -84,3 +86,42 @@ def _about(budget: Budget, labels: Mapping[str, str]) -> bool:
         return True
     key, _, value = budget.label.partition("=")
     return labels.get(key) == value
+
+
+@transaction.atomic
+def create(
+    *,
+    owner: UUID,
+    currency: str,
+    amount_micros: int,
+    name: str,
+    label: str,
+    thresholds_bp: Sequence[int],
+    action: BudgetAction,
+    time_zone: str,
+    at: datetime,
+) -> Budget:
+    """Draw a line; `label` is "" or "key=value". Raises InvalidInput for a currency or an amount that cannot be one."""
+    if currency not in currencies.CURRENCIES or amount_micros < 1 or (label and "=" not in label):
+        raise InvalidInput(
+            "A budget is a positive amount in a currency, over everything or one label.",
+            errors=[
+                {"pointer": "", "code": "bad_value", "detail": "The amount, its currency or the label is not usable."}
+            ],
+        )
+    return Budget.objects.create(
+        owner=owner,
+        currency=currency,
+        amount_micros=amount_micros,
+        name=name,
+        label=label,
+        thresholds_bp=sorted(set(thresholds_bp)),
+        action=action,
+        time_zone=time_zone,
+        created_at=at,
+    )
+
+
+def remove(*, budget: Budget) -> None:
+    """Take a line away, with its alarms."""
+    budget.delete()

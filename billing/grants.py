@@ -11,6 +11,7 @@ from uuid import UUID
 from django.db import transaction
 from django.db.models import F, Q
 
+from apikit.clock import whole_second
 from billing import exhaustion, ledger, pricing, shards
 from billing.models import Account, Grant
 from billing.models.accounts import AccountKind
@@ -58,8 +59,8 @@ def give(
             "priority": priority,
             "promotional": promotional,
             "amount_micros": amount_micros,
-            "effective_at": effective_at,
-            "expires_at": expires_at,
+            "effective_at": whole_second(effective_at),
+            "expires_at": None if expires_at is None else whole_second(expires_at),
             "reason": reason,
             "created_at": at,
         },

@@ -108,7 +108,11 @@ RATE_LIMITS: dict[str, tuple[int, int]] = {
     "lease_create": (env.seconds("RATE_LIMIT_LEASE_CREATE", 60), 60),
 }
 # Doors under /api, /agent and /payments that are open to all or guard themselves; the others are OrganizationViews.
-DOORS_WITHOUT_POLICY: list[str] = ["api/v1/openapi.json", "agent/v1/enrol", "agent/v1/sync"]
+DOORS_WITHOUT_POLICY: list[str] = [
+    "api/v1/openapi.json", "agent/v1/enrol", "agent/v1/sync",
+    "api/v1/market/prices", "api/v1/market/history",  # public
+    "payments/<str:provider>/events",  # the provider's signature is the key
+]  # fmt: skip
 
 PROBLEM_TYPE_PREFIX = "https://gpuyard.dev/problems/"
 

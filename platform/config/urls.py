@@ -4,6 +4,7 @@ from django.contrib import admin
 from django.urls import URLPattern, URLResolver, include, path
 
 import agents.urls
+import billing.urls
 import catalogue.urls
 import outbox.urls
 import scheduler.urls
@@ -11,6 +12,7 @@ import tenants.urls
 
 api_v1: list[URLPattern | URLResolver] = [
     *agents.urls.urlpatterns,
+    *billing.urls.urlpatterns,
     *catalogue.urls.urlpatterns,
     *outbox.urls.urlpatterns,
     *scheduler.urls.urlpatterns,
@@ -21,4 +23,5 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("admin/", admin.site.urls),
     path("api/v1/", include(api_v1)),
     path("agent/v1/", include(agents.urls.agent_urlpatterns)),
+    path("payments/", include(billing.urls.payment_urlpatterns)),
 ]

@@ -1,0 +1,71 @@
+"""Doors without a key: what is sold at which price, what it was, and what payment providers tell us."""
+
+from datetime import timedelta
+
+from django.conf import settings
+from rest_framework.parsers import BaseParser
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.views import APIView
+
+from apikit import clock, strict_query
+from apikit.errors import InvalidInput, NotFound
+from billing import entries, price_list, rendering, stripe
+
+HISTORY_DAYS = 90
+
+
+class PublicView(APIView):
+    authentication_classes = ()
+    permission_classes = ()
+
+
+class MarketPrices(PublicView):
+    """The price list in force, one line per model, region, tier, term and use."""
+
+    def get(self, request: Request) -> Response:
+        readers = {"sku": strict_query.text(80), "region": strict_query.text(60)}
+        asked = strict_query.read(request.query_params, readers)
+        versions = price_list.in_force(at=clock.now(), sku=asked.get("sku"), region=asked.get("region"))
+        return Response({"items": [rendering.price(version) for version in versions]})
+
+
+class MarketHistory(PublicView):
+    """Every version of the prices of one model in one region, with its cause, for the last 90 days and ahead."""
+
+    def get(self, request: Request) -> Response:
+        readers = {"sku": strict_query.text(80), "region": strict_query.text(60)}
+        asked = strict_query.read(request.query_params, readers)
+        missing = [name for name in readers if name not in asked]
+        if missing:
+            raise InvalidInput(
+                "Name the model and the region.",
+                errors=[{"parameter": name, "code": "required", "detail": "This is needed."} for name in missing],
+            )
+        since = clock.now() - timedelta(days=HISTORY_DAYS)
+        versions = entries.published_prices(sku=asked["sku"], region=asked["region"], since=since)
+        return Response({"items": [rendering.price(version) for version in versions]})
+
+
+class RawBody(BaseParser):
+    """Leaves the bytes alone: the signature is over them."""
+
+    media_type = "*/*"
+
+
+class ProviderEvents(PublicView):
+    """A provider's notification; its signature is the key."""
+
+    parser_classes = (RawBody,)
+
+    def post(self, request: Request, provider: str) -> Response:
+        secrets = getattr(settings, "STRIPE_WEBHOOK_SECRETS", ())
+        if provider != "stripe" or not secrets:
+            raise NotFound("There is no such provider here.")
+        header = request.headers.get("Stripe-Signature", "")
+        try:
+            acted = stripe.receive(body=request.body, header=header, secrets=secrets, at=clock.now())
+        except ValueError as error:
+            detail = {"pointer": "", "code": "bad_value", "detail": str(error)}
+            raise InvalidInput("The event cannot be used.", errors=[detail]) from error
+        return Response({"acted": acted})
