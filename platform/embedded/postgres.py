@@ -38,6 +38,7 @@ class Postgres(OutlivingServer):
     end_signal: ClassVar[signal.Signals] = signal.SIGINT  # "fast": SIGTERM would wait for every client to leave
     passing_reasons: ClassVar[Sequence[str]] = (
         "pre-existing shared memory block",  # processes of a killed server have not left yet
+        'lock file "postmaster.pid" already exists',  # it has not left itself
         "could not bind IPv4 address",  # somebody took the port between our look and its start
     )
 
@@ -56,11 +57,17 @@ class Postgres(OutlivingServer):
         return f"postgresql://{ROLE}:{quote(self.password, safe='')}@127.0.0.1:{self.port}/{database}"
 
     def pid(self) -> int | None:
+        pid = self._pid_in_file()
+        return pid if pid is not None and processes.is_alive(pid) and self._is_command_of(pid) else None
+
+    def _is_command_of(self, pid: int) -> bool:
+        return str(self.data) in processes.command_line(pid)
+
+    def _pid_in_file(self) -> int | None:
         try:
-            pid = int(self.pidfile.read_text().splitlines()[0])
+            return int(self.pidfile.read_text().splitlines()[0])
         except (FileNotFoundError, IndexError, ValueError):
             return None
-        return pid if processes.is_alive(pid) and str(self.data) in processes.command_line(pid) else None
 
     def answers(self) -> bool:
         """Say whether our role can use our database, which is made if it is not there."""
@@ -130,7 +137,9 @@ class Postgres(OutlivingServer):
         The pidfile must stay: by it PostgreSQL sees whether processes of the killed server still use its memory. Our
         own pid in its first line is one that PostgreSQL passes over: its parent cannot be another postmaster.
         """
-        if self.pidfile.exists() and self.pid() is None:
+        pid = self._pid_in_file()
+        # Nothing on its command line: it is ending, which a moment will settle.
+        if pid and processes.is_alive(pid) and processes.command_line(pid) and not self._is_command_of(pid):
             lines = self.pidfile.read_text().splitlines()
             server_home.write_private(self.pidfile, "\n".join([str(os.getpid()), *lines[1:]]) + "\n", self.account)
 
