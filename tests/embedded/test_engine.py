@@ -25,7 +25,7 @@ def programs_in(archive: bytes) -> set[str]:
 
 
 def test_the_image_holds_the_shell_and_its_program() -> None:
-    assert {"sh", "printenv", "sleep", "gpuyard-demo"} <= programs_in(demo_image.archive())
+    assert {"sh", "env", "sleep", "gpuyard-demo"} <= programs_in(demo_image.archive())
 
 
 def test_without_a_static_busybox_the_image_holds_the_libraries_that_its_commands_link_to(
@@ -37,7 +37,7 @@ def test_without_a_static_busybox_the_image_holds_the_libraries_that_its_command
     with tarfile.open(fileobj=io.BytesIO(demo_image.archive())) as tar:
         tar.extractall(tmp_path, filter="data")
 
-    assert {"sh", "printenv", "gpuyard-demo"} <= {path.name for path in (tmp_path / "bin").iterdir()}
+    assert {"sh", "env", "gpuyard-demo"} <= {path.name for path in (tmp_path / "bin").iterdir()}
     assert list(tmp_path.rglob("libc.so*")) or list(tmp_path.rglob("ld-musl*"))
 
 
@@ -50,14 +50,14 @@ def test_the_image_without_busybox_runs_on_its_own_libraries(tmp_path: Path, mon
         tar.extractall(tmp_path, filter="data")
 
     said = subprocess.run(
-        ["chroot", str(tmp_path), "/bin/sh", "-c", "printenv SEEN"],
+        ["chroot", str(tmp_path), "/bin/sh", "-c", "env"],
         env={"SEEN": "from inside", "PATH": "/bin:/usr/bin:/usr/sbin"},
         capture_output=True,
         text=True,
         check=True,
     )
 
-    assert said.stdout == "from inside\n"
+    assert "SEEN=from inside" in said.stdout.splitlines()
 
 
 def test_a_socket_where_nobody_listens_is_no_engine(tmp_path: Path) -> None:
