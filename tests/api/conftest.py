@@ -1,0 +1,15 @@
+"""What the tests of the doors as a whole say at their end."""
+
+import sys
+
+import pytest
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say how much the access matrix tried."""
+    matrix = sys.modules.get("tests.api.test_access_matrix")
+    if matrix is not None and matrix.TRIED:
+        routes, who, whose = (len({entry[i] for entry in matrix.TRIED}) for i in (0, 2, 3))
+        terminalreporter.write_line(
+            f"access matrix: {routes} routes x {who} callers x {whose} owners, {len(matrix.TRIED)} requests"
+        )
