@@ -24,7 +24,6 @@ _INSTANT = re.compile(
     r"([0-9]{4}-[0-9]{2}-[0-9]{2})[Tt]([0-9]{2}:[0-9]{2}:[0-9]{2})(?:\.[0-9]{1,9})?([Zz]|[+-][0-9]{2}:[0-9]{2})",
     re.ASCII,
 )
-_CURRENCY = re.compile(r"[A-Z]{3}", re.ASCII)
 
 
 class Faults(ValidationError):
@@ -279,7 +278,7 @@ class MoneyField(StrictSerializer):
     """`{"amount": "1.999999", "currency": "CNY"}` as `Money`; never negative, nothing finer than a micro-unit."""
 
     amount = Text(max_length=32)
-    currency = Text(pattern=_CURRENCY.pattern)
+    currency = Text(pattern="[A-Z]{3}")
 
     def validate(self, values: dict[str, Any]) -> Any:
         amount_micros = read_amount(values["amount"])
