@@ -168,9 +168,9 @@ class NvidiaDriver:
         self._wait_for(process)
         if process.poll() is None:
             self._stuck.append(process)
-        elif process.returncode < 0:
-            with self._lock:
-                self._condition = "driver_unresponsive"  # the library has taken its process with it
+        elif process.returncode != 0:
+            with self._lock:  # without a last word: the library has taken its process with it
+                self._condition = self._condition or "driver_unresponsive"
 
     def _read(self, process: subprocess.Popen[str]) -> None:
         assert process.stdout is not None

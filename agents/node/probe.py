@@ -34,6 +34,14 @@ STATES = {GPU_IS_LOST: "lost", RESET_REQUIRED: "reset_required"}
 MAX_LINKS = 18
 LIST_END_CODES = frozenset({2, 3})  # INVALID_ARGUMENT, NOT_SUPPORTED: no further NVLink
 
+# What pynvml raises for a function without a version that the driver has in another one only: no NVMLError.
+MISMATCH: type[Exception] = getattr(pynvml, "NVMLLibraryMismatchError", UnicodeDecodeError)
+# The list of processes by what runs, newest layout first.
+PROCESS_LISTS = tuple(
+    tuple(f"nvmlDeviceGet{kind}RunningProcesses{version}" for version in ("_v3", "_v2"))
+    for kind in ("Compute", "Graphics")
+)
+
 Figures = dict[str, Any]
 
 
@@ -63,7 +71,7 @@ def ask(function: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
     """Call NVML. Raises Absent for a figure that is not there, GpuFault for a device that is not."""
     try:
         return function(*arguments, **options)
-    except UnicodeDecodeError:
+    except (UnicodeDecodeError, MISMATCH):
         raise Absent from None
     except pynvml.NVMLError as fault:
         code = code_of(fault)
@@ -145,16 +153,22 @@ def _nvlinks(handle: Any) -> Figures:
 def _processes(handle: Any) -> Figures:
     """Return live processes only: their list has had another layout in some drivers, so a pid must be in /proc."""
     found: dict[int, int | None] = {}
-    for name in ("nvmlDeviceGetComputeRunningProcesses", "nvmlDeviceGetGraphicsRunningProcesses"):
-        try:
-            rows = ask(named(name), handle)
-        except Absent:
-            continue
-        for row in rows:
+    for names in PROCESS_LISTS:
+        for row in _first(names, handle):
             if Path(f"/proc/{row.pid}").exists():
                 memory = getattr(row, "usedGpuMemory", None)
                 found[int(row.pid)] = None if memory is None else int(memory) // MIB
     return {"processes": [{"pid": pid, "memory_mib": memory} for pid, memory in sorted(found.items())]}
+
+
+def _first(names: tuple[str, ...], handle: Any) -> list[Any]:
+    """Return what the first of the functions that this driver has answers; nothing if it has none."""
+    for name in names:
+        try:
+            return list(ask(named(name), handle))
+        except Absent:
+            continue
+    return []
 
 
 def _simple(name: str, function: str, *arguments: Any) -> Callable[[Any], Figures]:
