@@ -5,7 +5,6 @@ or loop read it. What starts or stops a meter says so with the second in which t
 loop costs latency and never money.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -16,26 +15,18 @@ from django.db import transaction
 from django.db.models import Q
 
 from agents import fence, workloads
-from agents.models import Device, Host, Workload
+from agents.models import Workload
 from apikit.errors import DomainError
 from audit import ids
 from billing import holds, metering
-from leasing import calendar, workload_spec
+from leasing import calendar, starting
 from leasing.calendar import Seat
-from leasing.models import Lease, LeaseEvent, LeaseMember
-from leasing.states import ACTIONS, NEXT, VALID_FOR_S, EndReason, OnInterrupt, State
-from outbox import messages
+from leasing.models import Lease, LeaseMember
+from leasing.moves import WrongState, instant_text, locked, move
+from leasing.states import ACTIONS, EndReason, State
 
 MAX_FAILED_STARTS = 3
 RECHECK_S = 5
-
-
-class WrongState(DomainError):
-    slug = "invalid-transition"
-    title = "A lease in this state cannot do that"
-
-    def __init__(self, detail: str, *, lease: Lease) -> None:
-        super().__init__(detail, state=lease.state, actions=list(ACTIONS[State(lease.state)]))
 
 
 class NotYet(DomainError):
@@ -65,41 +56,6 @@ class Assignment:
         return [(rank, hosts[rank], sum(seat.rank == rank for seat in self.seats)) for rank in sorted(hosts)]
 
 
-def _locked(lease_id: UUID) -> Lease:
-    return Lease.objects.select_for_update(no_key=True, of=("self",)).select_related("organization").get(pk=lease_id)
-
-
-def record(
-    lease: Lease, *, to: State, reason: str, at: datetime, came_from: str = "", detail: str = "", **facts: Any
-) -> None:
-    """Write the event of a move and the notice that leaves the system, in the transaction of the move."""
-    LeaseEvent.objects.create(
-        lease=lease, seq=lease.version, at=at, from_state=came_from, to_state=to, reason=reason, detail=detail[:500],
-        facts=facts,
-    )  # fmt: skip
-    messages.post(
-        topic=f"lease.{'created' if not came_from else to}",
-        key=f"{lease.public_id}:{lease.version}",
-        payload={"id": lease.public_id, "version": lease.version},
-        organization_id=lease.organization_id,
-        at=at,
-    )
-
-
-def _move(lease: Lease, to: State, *, at: datetime, reason: str, detail: str = "", **facts: Any) -> Lease:
-    """Change the state and record the move, or raise WrongState. The caller holds the row lock."""
-    came_from = State(lease.state)
-    if to not in NEXT[came_from]:
-        raise WrongState(f"A lease that is {came_from} cannot become {to}.", lease=lease)
-    lease.state, lease.state_since, lease.version, lease.check_at = to, at, lease.version + 1, at
-    lease.attempts = 0
-    if to is not State.PENDING:
-        lease.why_waiting = lease.queue_place = lease.eta = None
-    lease.save()
-    record(lease, to=to, came_from=came_from, reason=reason, at=at, detail=detail, **facts)
-    return lease
-
-
 @transaction.atomic
 def assign(*, lease_id: UUID, assignment: Assignment, at: datetime) -> Lease:
     """Bind the devices and ask their hosts to run it: `pending` -> `provisioning`, or `scheduled` for a later start.
@@ -107,7 +63,7 @@ def assign(*, lease_id: UUID, assignment: Assignment, at: datetime) -> Lease:
     Raises DevicesTaken (the calendar's constraint refused), NotYet (the fence), WrongState (it was cancelled, or
     assigned already). Nothing is written then.
     """
-    lease = _locked(lease_id)
+    lease = locked(lease_id)
     if lease.state != State.PENDING:
         raise WrongState(f"It is {lease.state}, not waiting for devices.", lease=lease)
     _check_fence(lease, at)
@@ -129,19 +85,19 @@ def assign(*, lease_id: UUID, assignment: Assignment, at: datetime) -> Lease:
         for rank, host_id, gpus in assignment.members()
     )  # fmt: skip
     if later:
-        return _move(lease, State.SCHEDULED, at=at, reason="placed", **assignment.facts)
-    _want_workloads(lease, at=at)
-    return _move(lease, State.PROVISIONING, at=at, reason="placed", **assignment.facts)
+        return move(lease, State.SCHEDULED, at=at, reason="placed", **assignment.facts)
+    starting.want_workloads(lease, at=at)
+    return move(lease, State.PROVISIONING, at=at, reason="placed", **assignment.facts)
 
 
 @transaction.atomic
 def begin(*, lease_id: UUID, at: datetime) -> Lease:
     """Start a scheduled lease whose time has come; idempotent."""
-    lease = _locked(lease_id)
+    lease = locked(lease_id)
     if lease.state != State.SCHEDULED:
         return lease
-    _want_workloads(lease, at=at)
-    return _move(lease, State.PROVISIONING, at=at, reason="start_time")
+    starting.want_workloads(lease, at=at)
+    return move(lease, State.PROVISIONING, at=at, reason="start_time")
 
 
 def _check_fence(lease: Lease, at: datetime) -> None:
@@ -151,70 +107,13 @@ def _check_fence(lease: Lease, at: datetime) -> None:
             raise NotYet(f"Its container on {workload.host_id} is not proven stopped.")
 
 
-def _want_workloads(lease: Lease, *, at: datetime) -> None:
-    plans, hosts = _member_plans(lease)
-    # In the order of the hosts' ids, as workloads.want asks for: two gangs on the same hosts cannot deadlock.
-    for rank, host in sorted(hosts.items(), key=lambda item: item[1].pk):
-        spec = workload_spec.build(
-            lease_id=lease.public_id,
-            image_reference=lease.image_reference,
-            command=lease.command,
-            env=lease.env,
-            ports=lease.ports,
-            ssh_keys=lease.ssh_keys,
-            members=plans,
-            rank=rank,
-            with_fabric=len({h.fabric for h in hosts.values()}) == 1 and bool(host.fabric),
-        )
-        workloads.want(
-            reference=lease.public_id,
-            member=rank,
-            host_id=host.pk,
-            epoch=lease.epoch,
-            spec=spec,
-            valid_for_s=_valid_for_s(lease),
-            stop_grace_s=settings.WORKLOAD_STOP_GRACE_S,
-            not_after=lease.end_at,
-            at=at,
-        )
-
-
-def _valid_for_s(lease: Lease) -> int:
-    policy = OnInterrupt(lease.on_interrupt)
-    return settings.WORKLOAD_VALID_FOR_S if policy is OnInterrupt.RESTART_ELSEWHERE else VALID_FOR_S[policy]
-
-
-def _member_plans(lease: Lease) -> tuple[list[workload_spec.MemberPlan], dict[int, Host]]:
-    bound: dict[int, list[tuple[Device, tuple[int, int]]]] = {}
-    for row in calendar.live(lease_id=lease.pk):
-        if row.epoch == lease.epoch:
-            bound.setdefault(row.rank, []).append((row.device, (row.units.lower, row.units.upper)))
-    plans, hosts = [], {}
-    for rank in sorted(bound):
-        devices = sorted(bound[rank], key=lambda pair: pair[0].index)
-        host = hosts[rank] = devices[0][0].host
-        eighths = sum(end - first for _, (first, end) in devices)
-        plans.append(
-            workload_spec.MemberPlan(
-                rank=rank,
-                address=host.address,
-                uuids=tuple(device.uuid for device, _ in devices),
-                units={device.uuid: units for device, units in devices if units != calendar.WHOLE},
-                cpu_milli=max(host.cpu_milli_per_gpu * eighths // 8, lease.constraints.get("min_cpu_milli", 0)),
-                ram_mib=max(host.ram_mib_per_gpu * eighths // 8, lease.constraints.get("min_ram_mib", 0)),
-                disk_mib=max(host.disk_mib_per_gpu * eighths // 8, lease.constraints.get("min_disk_mib", 0)),
-            )
-        )
-    return plans, hosts
-
-
 @transaction.atomic
 def activate(*, lease_id: UUID, at: datetime, now: datetime) -> Lease:
     """Every member is ready: the meter starts at `at`, the second in which the last one's report was accepted.
 
     A duration that was asked for counts from here. Idempotent.
     """
-    lease = _locked(lease_id)
+    lease = locked(lease_id)
     if lease.state == State.ACTIVE:
         return lease
     if lease.first_active_at is None:
@@ -226,49 +125,30 @@ def activate(*, lease_id: UUID, at: datetime, now: datetime) -> Lease:
             )
     lease.failed_starts = 0
     lease.meter_seq += 1
-    _start_meters(lease, at=at)
-    return _move(lease, State.ACTIVE, at=now, reason="ready", ready_at=_text(at))
-
-
-def _start_meters(lease: Lease, *, at: datetime) -> None:
-    for member in lease.members.filter(epoch=lease.epoch).select_related("host").order_by("rank"):
-        metering.start(
-            payer=lease.organization_id,
-            payee=member.host.owner_id,
-            currency=lease.currency,
-            reference=lease.public_id,
-            member=member.rank,
-            use="active",
-            price_version_id=member.price_version_id,
-            quantity=member.gpu_count,
-            commission_bp=settings.COMMISSION_BP,
-            labels=lease.labels,
-            seq=lease.meter_seq,
-            at=at,
-            simulated=lease.simulated,
-        )
+    starting.start_meters(lease, at=at)
+    return move(lease, State.ACTIVE, at=now, reason="ready", ready_at=instant_text(at))
 
 
 @transaction.atomic
 def interrupt(*, lease_id: UUID, last_good: datetime, at: datetime, reason: str, detail: str = "") -> Lease:
     """Its use is lost: the meter stops at `last_good`, the last second proved usable; `active` -> `interrupted`."""
-    lease = _locked(lease_id)
+    lease = locked(lease_id)
     if lease.state != State.ACTIVE:
         return lease
     lease.meter_seq += 1
     metering.stop(reference=lease.public_id, seq=lease.meter_seq, at=last_good, cause=reason)
-    return _move(lease, State.INTERRUPTED, at=at, reason=reason, detail=detail, last_good=_text(last_good))
+    return move(lease, State.INTERRUPTED, at=at, reason=reason, detail=detail, last_good=instant_text(last_good))
 
 
 @transaction.atomic
 def revive(*, lease_id: UUID, ready_at: datetime, at: datetime) -> Lease:
     """Its host is back with the same epoch still running: `interrupted` -> `active`, a new segment from `ready_at`."""
-    lease = _locked(lease_id)
+    lease = locked(lease_id)
     if lease.state != State.INTERRUPTED:
         return lease
     lease.meter_seq += 1
-    _start_meters(lease, at=ready_at)
-    return _move(lease, State.ACTIVE, at=at, reason="host_back")
+    starting.start_meters(lease, at=ready_at)
+    return move(lease, State.ACTIVE, at=at, reason="host_back")
 
 
 @transaction.atomic
@@ -277,7 +157,7 @@ def requeue(*, lease_id: UUID, at: datetime, reason: str, detail: str = "", avoi
 
     From `provisioning` (it could not start there), `interrupted` (restart elsewhere) or `scheduled` (devices died).
     """
-    lease = _locked(lease_id)
+    lease = locked(lease_id)
     if lease.state not in {State.PROVISIONING, State.INTERRUPTED, State.SCHEDULED}:
         return lease
     if lease.state == State.PROVISIONING:
@@ -287,7 +167,7 @@ def requeue(*, lease_id: UUID, at: datetime, reason: str, detail: str = "", avoi
     if lease.state == State.SCHEDULED:
         calendar.release(at=at, of=Q(lease=lease))
     workloads.unwant(reference=lease.public_id, at=at, reason=reason)
-    return _move(lease, State.PENDING, at=at, reason=reason, detail=detail)
+    return move(lease, State.PENDING, at=at, reason=reason, detail=detail)
 
 
 @transaction.atomic
@@ -305,7 +185,7 @@ def end(
     A cancel always wins over progress. Ending what already ends or ended changes nothing, and keeps the first reason.
     exit_code: of its command, where that is why it ends.
     """
-    lease = _locked(lease_id)
+    lease = locked(lease_id)
     if lease.state in {State.ENDING, State.ENDED}:
         return lease
     lease.ending_reason, lease.ending_detail, lease.exit_code = reason, detail[:300], exit_code
@@ -318,13 +198,13 @@ def end(
     if lease.state in {State.PENDING, State.SCHEDULED}:
         calendar.release(at=at, of=Q(lease=lease, epoch=lease.epoch, during__startswith__gt=at))
         return _finish(lease, at=at)
-    return _move(lease, State.ENDING, at=at, reason=reason, detail=detail)
+    return move(lease, State.ENDING, at=at, reason=reason, detail=detail)
 
 
 @transaction.atomic
 def finish(*, lease_id: UUID, at: datetime) -> Lease:
     """Everything of it is stopped, or fenced: post its charge, give back what was held; `ending` -> `ended`."""
-    lease = _locked(lease_id)
+    lease = locked(lease_id)
     if lease.state == State.ENDED:
         return lease
     if lease.state != State.ENDING:
@@ -336,7 +216,7 @@ def _finish(lease: Lease, *, at: datetime) -> Lease:
     lease.ended_at = at
     lease.charged_micros = metering.finish(reference=lease.public_id, at=at, ended_by=lease.ending_reason)
     holds.release(reference=lease.public_id, at=at)
-    return _move(
+    return move(
         lease,
         State.ENDED,
         at=at,
@@ -365,7 +245,7 @@ def _lease_uuid(reference: str) -> UUID:
 @transaction.atomic
 def change_end(*, lease_id: UUID, end_at: datetime, at: datetime) -> Lease:
     """Extend or shorten: the calendar must allow it, else DevicesTaken; a running term's end moves, nothing else."""
-    lease = _locked(lease_id)
+    lease = locked(lease_id)
     if "extend" not in ACTIONS[State(lease.state)]:
         raise WrongState(f"A lease that is {lease.state} has no end to move.", lease=lease)
     if end_at <= at:
@@ -379,7 +259,7 @@ def change_end(*, lease_id: UUID, end_at: datetime, at: datetime) -> Lease:
 @transaction.atomic
 def edit(*, lease_id: UUID, changes: dict[str, Any]) -> Lease:
     """Change what is for the tenant to say at any time: name, labels, what to do when interrupted."""
-    lease = _locked(lease_id)
+    lease = locked(lease_id)
     for field, value in changes.items():
         setattr(lease, field, value)
     lease.version += 1
@@ -392,14 +272,3 @@ def waiting(*, lease_id: UUID, why: dict[str, Any], place: int, eta: dict[str, A
     Lease.objects.filter(pk=lease_id, state=State.PENDING).update(
         why_waiting=why, queue_place=place, eta=eta, check_at=check_at
     )
-
-
-def live_workloads(lease: Lease) -> Sequence[Workload]:
-    """Return the workloads of the present epoch, by rank."""
-    return list(
-        Workload.objects.filter(reference=lease.public_id, epoch=lease.epoch).select_related("host").order_by("member")
-    )
-
-
-def _text(moment: datetime) -> str:
-    return moment.strftime("%Y-%m-%dT%H:%M:%SZ")

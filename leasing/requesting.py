@@ -13,7 +13,7 @@ from django.db.models import Sum
 from apikit.errors import DomainError, InvalidInput
 from audit import ids
 from billing import holds
-from leasing import catalogue_view, images, lifecycle, promised_price, terms
+from leasing import catalogue_view, images, moves, promised_price, terms
 from leasing.grammar import GrammarError, Option, Request, from_fields, parse
 from leasing.models import Lease, Quote
 from leasing.states import State
@@ -214,7 +214,7 @@ def request_lease(
         expires_at=at + KEEP_HOLD, at=at,
     )  # fmt: skip
     lease.save(force_insert=True)
-    lifecycle.record(lease, to=State.PENDING, reason="requested", at=at)
+    moves.record(lease, to=State.PENDING, reason="requested", at=at)
     return lease
 
 

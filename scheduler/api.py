@@ -8,7 +8,7 @@ from rest_framework.response import Response
 
 from apikit import etag, pagination, strict_query
 from apikit.errors import NotFound
-from leasing import lifecycle, quotes, requesting
+from leasing import lifecycle, moves, quotes, requesting
 from leasing.models import Lease, Quote
 from leasing.states import ACTIONS, EndReason, State
 from scheduler import doorbell, following, planning, recovery, rendering
@@ -115,7 +115,7 @@ class LeaseAction(OrganizationView):
     def post(self, request: Request, id: str, action: str) -> Response:
         lease = self.found(self.mine(Lease), "lease", id)
         if action not in ACTIONS[State(lease.state)]:
-            raise lifecycle.WrongState(f"A lease that is {lease.state} has no action {action}.", lease=lease)
+            raise moves.WrongState(f"A lease that is {lease.state} has no action {action}.", lease=lease)
         end_at = _new_end(lease, self.read(ChangeEnd), sign=1 if action == "extend" else -1)
         lease = lifecycle.change_end(lease_id=lease.pk, end_at=end_at, at=self.at)
         doorbell.after_commit("scheduler.converge")
@@ -126,7 +126,7 @@ def _new_end(lease: Lease, asked: dict[str, Any], *, sign: int) -> Any:
     if "end_at" in asked:
         return asked["end_at"]
     if lease.end_at is None:
-        raise lifecycle.WrongState("It has no end to move from; say end_at.", lease=lease)
+        raise moves.WrongState("It has no end to move from; say end_at.", lease=lease)
     return lease.end_at + timedelta(seconds=sign * asked["by_s"])
 
 

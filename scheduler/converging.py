@@ -16,7 +16,7 @@ from agents import fence
 from agents.models import Workload
 from audit import ids
 from billing import exhaustion
-from leasing import calendar, lifecycle
+from leasing import calendar, lifecycle, starting
 from leasing.models import Allocation, Lease
 from leasing.states import EndReason, State
 from scheduler import pool as pools
@@ -124,7 +124,7 @@ def _scheduled(lease: Lease, at: datetime) -> None:
 
 
 def _provisioning(lease: Lease, at: datetime) -> None:
-    workloads = lifecycle.live_workloads(lease)
+    workloads = starting.live_workloads(lease)
     if lease.end_at and lease.end_at <= at:
         lifecycle.end(lease_id=lease.pk, reason=EndReason.EXPIRED, at=at)
         return
@@ -158,7 +158,7 @@ def _start_failed(lease: Lease, workload: Workload, trouble: str, at: datetime) 
 
 
 def _active(lease: Lease, at: datetime) -> None:
-    workloads = lifecycle.live_workloads(lease)
+    workloads = starting.live_workloads(lease)
     exits = [w for w in workloads if w.exited_at is not None]
     if exits:
         last = min(exits, key=lambda w: w.exited_at or at)
@@ -177,7 +177,7 @@ def _active(lease: Lease, at: datetime) -> None:
 
 
 def _interrupted(lease: Lease, at: datetime) -> None:
-    recovery.recover(lease, workloads=list(lifecycle.live_workloads(lease)), at=at)
+    recovery.recover(lease, workloads=list(starting.live_workloads(lease)), at=at)
 
 
 def _ending(lease: Lease, at: datetime) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 from django.db import connection, transaction
 from django.db.models import Case, IntegerField, Value, When
 
-from leasing import lifecycle, promised_price
+from leasing import lifecycle, moves, promised_price
 from leasing.calendar import CLEANING_MARGIN_S, DevicesTaken
 from leasing.lifecycle import Assignment
 from leasing.models import Lease
@@ -160,7 +160,7 @@ def _place(lease: Lease, pool: Pool, *, at: datetime, grace_s: int, done: Pass, 
             check_at=at + timedelta(seconds=RETRY_S),
         )  # fmt: skip
         return False
-    except lifecycle.WrongState:
+    except moves.WrongState:
         return False  # cancelled or placed since the queue was read
     done.placed += 1
     pool.take(answer, organization=lease.organization_id, start_s=ask.start_s, end_s=ask.until_s)

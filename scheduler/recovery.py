@@ -19,7 +19,7 @@ from datetime import datetime, timedelta
 from django.conf import settings
 
 from agents.models import Device, Host, Workload
-from leasing import calendar, lifecycle
+from leasing import calendar, lifecycle, starting
 from leasing.models import Lease
 from leasing.states import VALID_FOR_S, EndReason, OnInterrupt
 
@@ -79,6 +79,6 @@ def billable_until(*, workloads: list[Workload], at: datetime, suspect_after_s: 
 
 def end_now(*, lease: Lease, reason: EndReason, at: datetime, detail: str = "") -> Lease:
     """End a lease at this second, or where its host has fallen silent, at the last one in which it was heard."""
-    workloads = list(lifecycle.live_workloads(lease))
+    workloads = list(starting.live_workloads(lease))
     until = billable_until(workloads=workloads, at=at, suspect_after_s=settings.HOST_SUSPECT_AFTER_S)
     return lifecycle.end(lease_id=lease.pk, reason=reason, at=at, last_good=until, detail=detail)

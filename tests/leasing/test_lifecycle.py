@@ -9,7 +9,7 @@ from django.db.models import Q
 from agents.models import Host, Workload
 from apikit.errors import InvalidInput
 from billing import holds, metering, reconcile, wallets
-from leasing import calendar, lifecycle, requesting
+from leasing import calendar, lifecycle, requesting, starting
 from leasing.calendar import Seat
 from leasing.lifecycle import Assignment
 from leasing.models import Allocation, Lease
@@ -216,7 +216,7 @@ def test_a_gang_is_active_only_when_every_member_is_ready() -> None:
     lease.refresh_from_db()
     assert lease.state == State.ACTIVE
     assert lease.first_active_at == after(7)
-    ranks = [workload.spec["rendezvous"] for workload in lifecycle.live_workloads(lease)]
+    ranks = [workload.spec["rendezvous"] for workload in starting.live_workloads(lease)]
     assert [(r["NODE_RANK"], r["NNODES"], r["WORLD_SIZE"]) for r in ranks] == [("0", "2", "16"), ("1", "2", "16")]
     assert metering.cost(reference=lease.public_id, at=after(17)).charged_micros == 16 * 1_000 * 10
 

@@ -7,7 +7,7 @@ from django.conf import settings
 
 from agents.models import Device, Host, Workload
 from billing import metering, reconcile
-from leasing import lifecycle
+from leasing import starting
 from leasing.models import Allocation, Lease
 from leasing.states import EndReason, State
 from scheduler import converging, recovery
@@ -147,14 +147,14 @@ def test_a_lease_whose_money_is_used_up_ends_with_that_reason() -> None:
 
 def test_a_failing_lease_does_not_stop_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
     poison, healthy = make_active_lease(term="2h"), make_active_lease(term="2h")
-    real = lifecycle.live_workloads
+    real = starting.live_workloads
 
     def read(lease: Lease) -> object:
         if lease.pk == poison.pk:
             raise RuntimeError("poison")
         return real(lease)
 
-    monkeypatch.setattr(lifecycle, "live_workloads", read)
+    monkeypatch.setattr(starting, "live_workloads", read)
     converging.converge(at=after(7205))
 
     healthy.refresh_from_db(), poison.refresh_from_db()

@@ -1,0 +1,96 @@
+"""What binding and readiness set going: workloads on the hosts, and meters."""
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from django.conf import settings
+
+from agents import workloads
+from agents.models import Device, Host, Workload
+from billing import metering
+from leasing import calendar, workload_spec
+from leasing.models import Lease
+from leasing.states import VALID_FOR_S, OnInterrupt
+
+
+def want_workloads(lease: Lease, *, at: datetime) -> None:
+    plans, hosts = _member_plans(lease)
+    # In the order of the hosts' ids, as workloads.want asks for: two gangs on the same hosts cannot deadlock.
+    for rank, host in sorted(hosts.items(), key=lambda item: item[1].pk):
+        spec = workload_spec.build(
+            lease_id=lease.public_id,
+            image_reference=lease.image_reference,
+            command=lease.command,
+            env=lease.env,
+            ports=lease.ports,
+            ssh_keys=lease.ssh_keys,
+            members=plans,
+            rank=rank,
+            with_fabric=len({h.fabric for h in hosts.values()}) == 1 and bool(host.fabric),
+        )
+        workloads.want(
+            reference=lease.public_id,
+            member=rank,
+            host_id=host.pk,
+            epoch=lease.epoch,
+            spec=spec,
+            valid_for_s=_valid_for_s(lease),
+            stop_grace_s=settings.WORKLOAD_STOP_GRACE_S,
+            not_after=lease.end_at,
+            at=at,
+        )
+
+
+def _valid_for_s(lease: Lease) -> int:
+    policy = OnInterrupt(lease.on_interrupt)
+    return settings.WORKLOAD_VALID_FOR_S if policy is OnInterrupt.RESTART_ELSEWHERE else VALID_FOR_S[policy]
+
+
+def _member_plans(lease: Lease) -> tuple[list[workload_spec.MemberPlan], dict[int, Host]]:
+    bound: dict[int, list[tuple[Device, tuple[int, int]]]] = {}
+    for row in calendar.live(lease_id=lease.pk):
+        if row.epoch == lease.epoch:
+            bound.setdefault(row.rank, []).append((row.device, (row.units.lower, row.units.upper)))
+    plans, hosts = [], {}
+    for rank in sorted(bound):
+        devices = sorted(bound[rank], key=lambda pair: pair[0].index)
+        host = hosts[rank] = devices[0][0].host
+        eighths = sum(end - first for _, (first, end) in devices)
+        plans.append(
+            workload_spec.MemberPlan(
+                rank=rank,
+                address=host.address,
+                uuids=tuple(device.uuid for device, _ in devices),
+                units={device.uuid: units for device, units in devices if units != calendar.WHOLE},
+                cpu_milli=max(host.cpu_milli_per_gpu * eighths // 8, lease.constraints.get("min_cpu_milli", 0)),
+                ram_mib=max(host.ram_mib_per_gpu * eighths // 8, lease.constraints.get("min_ram_mib", 0)),
+                disk_mib=max(host.disk_mib_per_gpu * eighths // 8, lease.constraints.get("min_disk_mib", 0)),
+            )
+        )
+    return plans, hosts
+
+
+def start_meters(lease: Lease, *, at: datetime) -> None:
+    for member in lease.members.filter(epoch=lease.epoch).select_related("host").order_by("rank"):
+        metering.start(
+            payer=lease.organization_id,
+            payee=member.host.owner_id,
+            currency=lease.currency,
+            reference=lease.public_id,
+            member=member.rank,
+            use="active",
+            price_version_id=member.price_version_id,
+            quantity=member.gpu_count,
+            commission_bp=settings.COMMISSION_BP,
+            labels=lease.labels,
+            seq=lease.meter_seq,
+            at=at,
+            simulated=lease.simulated,
+        )
+
+
+def live_workloads(lease: Lease) -> Sequence[Workload]:
+    """Return the workloads of the present epoch, by rank."""
+    return list(
+        Workload.objects.filter(reference=lease.public_id, epoch=lease.epoch).select_related("host").order_by("member")
+    )
