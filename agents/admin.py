@@ -20,6 +20,7 @@ from agents.models import (
     HostEvent,
     LogChunk,
     Receipt,
+    ScoreEntry,
     SelfTest,
     Sweep,
     Workload,
@@ -288,6 +289,14 @@ class SelfTestAdmin(ReadOnly):
     search_fields = ["host__name", "=id", "cause"]
     list_select_related = ["host"]
     date_hierarchy = "asked_at"
+
+
+@admin.register(ScoreEntry)
+class ScoreEntryAdmin(ReadOnly):
+    list_display = ["at", "host", "points", "event"]
+    search_fields = ["host__name"]
+    list_select_related = ["host", "event"]
+    date_hierarchy = "at"
 
 
 @admin.register(Receipt)

@@ -1,9 +1,11 @@
 """Hosts, devices, events and enrolments as the API shows them. Simulated ones say so."""
 
+from dataclasses import asdict
 from datetime import datetime
 from typing import Any
 
-from agents.models import Device, Enrolment, Host, HostEvent, SelfTest
+from agents import score as scoring
+from agents.models import Device, Enrolment, Host, HostEvent, ScoreEntry, SelfTest
 from apikit.instants import instant, instant_or_none
 from apikit.money import Money
 from audit import ids
@@ -101,6 +103,27 @@ def event(row: HostEvent) -> dict[str, Any]:
         "by": row.by or None,
         "device": row.device.uuid if row.device else None,
         "facts": row.facts,
+    }
+
+
+def score(row: Host, entries: list[ScoreEntry], *, at: datetime) -> dict[str, Any]:
+    """Return the score with its formula, its ledger and what would change it; all in hundredths of a percent."""
+    mishaps = [scoring.Mishap(entry.at, entry.points) for entry in entries]
+    return {
+        "host": row.public_id,
+        "score_bp": scoring.score_bp(mishaps, at=at),
+        "formula": {"full_bp": scoring.FULL_BP, "window_s": scoring.WINDOW_S, "points_bp": scoring.POINTS},
+        "entries": [
+            {
+                "at": instant(entry.at),
+                "kind": entry.event.kind,
+                "detail": entry.event.detail,
+                "points_bp": entry.points,
+                "weighs_bp": scoring.weight(mishap, at=at),
+            }
+            for entry, mishap in zip(entries, mishaps, strict=True)
+        ],
+        "what_if": asdict(scoring.what_if(mishaps, at=at)),
     }
 
 

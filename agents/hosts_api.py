@@ -8,6 +8,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from agents import enrolment, host_life, host_rendering, verification, workloads
+from agents import score as scoring
 from agents.models import Device, Enrolment, Host, HostEvent, SelfTest
 from apikit import pagination, strict_query
 from apikit.errors import InvalidInput
@@ -180,6 +181,16 @@ class HostEvents(_HostView):
         host = self.found(self.hosts(), "host", id)
         rows = self.mine(HostEvent, owner="host__owner").filter(host=host).select_related("device")
         return self.page(rows, host_rendering.event)
+
+
+class HostScore(_HostView):
+    """How reliable the host has been: number, formula, every point with its reason, and what would change it."""
+
+    policy: ClassVar = {"get": "hosts:read"}
+
+    def get(self, request: Request, id: str) -> Response:
+        host = self.found(self.hosts(), "host", id)
+        return Response(host_rendering.score(host, scoring.ledger(host.pk, at=self.at), at=self.at))
 
 
 class HostSelfTests(_HostView):

@@ -3,7 +3,7 @@
 from django.db import models
 from django.db.models import Q
 
-from agents.records import Alarm, CapacityChange, Enrolment, HostEvent, LogChunk, Receipt, SelfTest, Sweep
+from agents.records import Alarm, CapacityChange, Enrolment, HostEvent, LogChunk, Receipt, ScoreEntry, SelfTest, Sweep
 from audit import ids
 from catalogue.models import GpuModel, Zone
 from tenants.models import Organization
@@ -17,6 +17,7 @@ __all__ = [
     "HostEvent",
     "LogChunk",
     "Receipt",
+    "ScoreEntry",
     "SelfTest",
     "Sweep",
     "Workload",

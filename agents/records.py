@@ -61,7 +61,10 @@ class HostEvent(models.Model):
     n = models.BigIntegerField(null=True, blank=True)
 
     class Meta:
-        indexes = [models.Index(fields=["host", "-id"], name="host_event_newest_first")]
+        indexes = [
+            models.Index(fields=["host", "-id"], name="host_event_newest_first"),
+            models.Index(fields=["kind", "at"], name="host_event_by_kind"),
+        ]
         constraints = [
             models.UniqueConstraint(
                 fields=["host", "key_id", "n"], condition=Q(n__isnull=False), name="agent_event_is_kept_once"
@@ -70,6 +73,23 @@ class HostEvent(models.Model):
 
     def __str__(self) -> str:
         return f"{self.kind} of host {self.host_id}"
+
+
+class ScoreEntry(models.Model):
+    """A mishap of a host in its ledger of points (agents.score): one line per event of the diary, never edited."""
+
+    host = models.ForeignKey("agents.Host", models.CASCADE, related_name="score_entries")
+    event = models.OneToOneField(HostEvent, models.CASCADE, related_name="score_entry")
+    at = models.DateTimeField()
+    points = models.IntegerField()
+
+    class Meta:
+        verbose_name_plural = "score entries"
+        indexes = [models.Index(fields=["host", "-at"], name="score_entry_newest_first")]
+        constraints = [models.CheckConstraint(condition=Q(points__lt=0), name="score_entry_takes_points_away")]
+
+    def __str__(self) -> str:
+        return f"{self.points} for host {self.host_id}"
 
 
 class Alarm(models.Model):

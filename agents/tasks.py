@@ -2,7 +2,7 @@
 
 from celery import shared_task
 
-from agents import capacity, logs, silence, verification
+from agents import capacity, logs, score, silence, verification
 from apikit import clock
 
 
@@ -18,3 +18,8 @@ def forget_old(**_: object) -> None:
     at = clock.now()
     capacity.forget(at=at)
     logs.forget(at=at)
+
+
+@shared_task(name="agents.update_scores")  # type: ignore[untyped-decorator]
+def update_scores(**_: object) -> None:
+    score.update(at=clock.now())

@@ -10,6 +10,7 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("hosts/<str:id>/actions/<str:action>", hosts_api.HostAction.as_view(), name="host_action"),
     path("hosts/<str:id>/devices", hosts_api.HostDevices.as_view(), name="host_devices"),
     path("hosts/<str:id>/events", hosts_api.HostEvents.as_view(), name="host_events"),
+    path("hosts/<str:id>/score", hosts_api.HostScore.as_view(), name="host_score"),
     path("hosts/<str:id>/self-tests", hosts_api.HostSelfTests.as_view(), name="host_self_tests"),
     path("enrolments", hosts_api.EnrolmentCollection.as_view(), name="enrolment_list"),
     path("enrolments/<str:id>", hosts_api.EnrolmentItem.as_view(), name="enrolment"),

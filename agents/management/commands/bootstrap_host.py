@@ -29,7 +29,7 @@ class Command(BaseCommand):
         parser.add_argument("--access", default=Host.Access.PUBLIC.value, choices=Host.Access.values)
         parser.add_argument("--fingerprint", help="SHA256:... that you have compared already; otherwise you are asked")
         parser.add_argument("--key-file", type=Path, help="private key; otherwise a password is asked for")
-        parser.add_argument("--version", dest="agent_version", default="0.1.0", help="version of the agent")
+        parser.add_argument("--agent-version", default="0.1.0", help="version of the agent")
         parser.add_argument("--wheel", type=Path, help="the agent's package; otherwise the machine's index is used")
         parser.add_argument("--sim", default="", help="simulated devices, such as 'A100_80G x2'")
 
