@@ -46,9 +46,9 @@ class ScoreCache:
         )  # fmt: skip
         self._tables = (*self._potential_tables, demand.rest, demand.cpu_per_gpu, demand.scarcity, self._ratio)
         self._fits = np.zeros(len(demand.quotients), np.int64)
-        self._before = {id(w): np.zeros(self._arrays.hosts, np.int64) for w in (weights.gpu, weights.cpu_only)}
+        self._before = [(w, np.zeros(self._arrays.hosts, np.int64)) for w in (weights.gpu, weights.cpu_only)]
         if self._compiled:
-            self._set_before(np.arange(self._arrays.hosts))
+            self._set_before(0, self._arrays.hosts)
 
     def touch(self, host: int) -> None:
         """Note that a host changed."""
@@ -56,7 +56,7 @@ class ScoreCache:
         self._changed[host] = self._end
         self._end += 1
         if self._compiled:
-            self._set_before(np.array([host]))
+            self._set_before(host, host + 1)
 
     def best(self, shape: Shape) -> tuple[int, int] | None:
         """Return (host, rest of the GPU to take; see `score.rate`) of the best host with room, or None."""
@@ -87,11 +87,11 @@ class ScoreCache:
         self._cursors[slot] = -1
         return slot
 
-    def _set_before(self, hosts: Ints) -> None:
-        for weights in (self._weights.gpu, self._weights.cpu_only):
+    def _set_before(self, first: int, last: int) -> None:
+        for weights, before in self._before:
             kernels.set_before(
                 weights, *self._potential_tables, self._demand.cpu_per_gpu, self._arrays.rows, self._arrays.free,
-                hosts, self._before[id(weights)], self._fits,
+                first, last, before, self._fits,
             )  # fmt: skip
 
     def _best_compiled(self, shape: Shape, slot: int, cursor: int) -> int:
@@ -103,9 +103,9 @@ class ScoreCache:
         if cursor < 0:
             self._scores[slot] = INFEASIBLE
             self._blocks[slot] = INFEASIBLE
-        weights = self._weights.of(shape)
+        weights, before = self._before[0 if shape.gpus else 1]
         return kernels.best_host(
-            weights, *self._tables, self._arrays.rows, self._arrays.free, self._before[id(weights)], flat,
+            weights, *self._tables, self._arrays.rows, self._arrays.free, before, flat,
             self._after, self._fits, self._log, self._changed, cursor, self._end, self._scores[slot],
             self._rests[slot], self._blocks[slot],
         )  # fmt: skip

@@ -80,7 +80,7 @@ class Engine:
         self._demand = build_demand(self._memory.histogram, self._arrays)
         compiled = kernels.AVAILABLE if compiled is None else compiled
         self._cache = ScoreCache(self._arrays, self._demand, self._weights(), compiled=compiled)
-        self._live = Live(self._arrays, self._cache, self._nodes)
+        self._live = Live(self._arrays, self._cache, self._nodes, compiled=compiled)
         self._may_refuse = may_refuse
         self._largest = int(self._arrays.rows[:, GPUS].max(initial=0))
         self._empty = empty_of(self._arrays.rows, self._largest)

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from scheduler.placement.pool import CPU, IDLE, LEASES, MEMORY, MODEL, STATE, TIE, WHOLE, WIDEST, Ints
+from scheduler.placement.pool import CPU, GPUS, IDLE, LEASES, MEMORY, MODEL, STATE, TIE, WHOLE, WIDEST, Ints
 from scheduler.placement.score import (
     AFFINITY,
     CPU_SHORT,
@@ -50,7 +50,7 @@ def potential_of(
     copy_count: Ints, copy_value: Ints, copy_models: Ints, quotients: Ints, cpu_per_gpu: int,
     cpu: int, idle: int, whole: int, model: int, free: Ints, fits: Ints,
 ) -> Any:  # fmt: skip
-    """Return the potential of one host state; `fits` is scratch space, one number per distinct need."""
+    """Return the potential of one host state; fits[need]: how often each distinct need goes into its GPUs."""
     total = 0
     if weights[UNUSABLE] != 0:
         low, high = 0, len(steps)
@@ -65,10 +65,6 @@ def potential_of(
             used += free[gpu] * usable[model, low, level[free[gpu]]]
         total -= weights[UNUSABLE] * ((idle * 1_000_000 - used) // 1000)
     if weights[UNCOPIED] != 0:
-        for need in range(quotients.shape[0]):
-            fits[need] = 0
-            for gpu in range(len(free)):
-                fits[need] += quotients[need, free[gpu]]
         used = 0
         for row in range(len(copy_cpu)):
             if not (copy_models[row] >> model) & 1:
@@ -87,6 +83,16 @@ def potential_of(
 
 
 @compiled
+def count_fits(quotients: Ints, free: Ints, fits: Ints) -> None:
+    """Write into fits[need] how often each distinct need goes into these GPUs."""
+    for need in range(quotients.shape[0]):
+        total = 0
+        for gpu in range(len(free)):
+            total += quotients[need, free[gpu]]
+        fits[need] = total
+
+
+@compiled
 def rate_one(
     weights: Ints, steps: Ints, level: Ints, usable: Ints, many: Ints, copy_cpu: Ints, copy_need: Ints,
     copy_count: Ints, copy_value: Ints, copy_models: Ints, quotients: Ints, rest: Ints, cpu_per_gpu: int,
@@ -101,7 +107,13 @@ def rate_one(
     if row[LEASES] == 0:
         base -= weights[OPENS_EMPTY] * 1_000_000
     base += weights[AFFINITY] * (shape[SHAPE_RATIO] if gpus > 0 else 1000) * ratio
+    copies = weights[UNCOPIED] != 0
+    if copies:
+        count_fits(quotients, free, fits)
     if gpus == 0 or milli == 1000:
+        if copies and gpus > 0:
+            for need in range(quotients.shape[0]):
+                fits[need] -= gpus * quotients[need, 1000]
         taken = 0
         for gpu in range(width):
             after[gpu] = free[gpu]
@@ -127,11 +139,17 @@ def rate_one(
         if repeated:
             continue
         after[gpu] = value - milli
+        if copies:
+            for need in range(quotients.shape[0]):
+                fits[need] += quotients[need, value - milli] - quotients[need, value]
         then = potential_of(
             weights, steps, level, usable, many, copy_cpu, copy_need, copy_count, copy_value, copy_models, quotients,
             cpu_per_gpu, cpu, left_idle, whole - 1 if value == 1000 else whole, model, after, fits,
         )  # fmt: skip
         after[gpu] = value
+        if copies:
+            for need in range(quotients.shape[0]):
+                fits[need] -= quotients[need, value - milli] - quotients[need, value]
         score = base + then - weights[REST] * (rest[value - milli] - rest[value])
         score -= weights[LEFT] * (value - milli) * 1000
         if score > best or (score == best and value < chosen):
@@ -143,14 +161,36 @@ def rate_one(
 def set_before(
     weights: Ints, steps: Ints, level: Ints, usable: Ints, many: Ints, copy_cpu: Ints, copy_need: Ints,
     copy_count: Ints, copy_value: Ints, copy_models: Ints, quotients: Ints, cpu_per_gpu: int,
-    rows: Ints, free: Ints, hosts: Ints, before: Ints, fits: Ints,
+    rows: Ints, free: Ints, first: int, last: int, before: Ints, fits: Ints,
 ) -> None:  # fmt: skip
-    """Write the potential of these hosts as they are into `before`."""
-    for host in hosts:
+    """Write the potential of the hosts [first, last) as they are into `before`."""
+    for host in range(first, last):
+        count_fits(quotients, free[host], fits)
         before[host] = potential_of(
             weights, steps, level, usable, many, copy_cpu, copy_need, copy_count, copy_value, copy_models, quotients,
             cpu_per_gpu, rows[host, CPU], rows[host, IDLE], rows[host, WHOLE], rows[host, MODEL], free[host], fits,
         )  # fmt: skip
+
+
+@compiled
+def change(
+    rows: Ints, free: Ints, images: Ints, host: int, gpus: int, sign: int, cpu_milli: int, memory_mib: int, milli: int,
+) -> None:  # fmt: skip
+    """Take (sign 1) or give back (-1) a request on one host; gpus: bit mask. Refreshes what is derived."""
+    row = rows[host]
+    row[CPU] -= sign * cpu_milli
+    row[MEMORY] -= sign * memory_mib
+    row[LEASES] += sign
+    idle, whole, widest, state = 0, 0, 0, row[MODEL] * 7919 + row[GPUS]
+    for gpu in range(free.shape[1]):
+        if (gpus >> gpu) & 1:
+            free[host, gpu] -= sign * milli
+        rest = free[host, gpu]
+        idle += rest
+        whole += rest == 1000
+        widest = max(widest, rest)
+        state += images[rest]
+    row[IDLE], row[WHOLE], row[WIDEST], row[STATE] = idle, whole, widest, state
 
 
 @compiled
@@ -233,16 +273,3 @@ def first_by_ties(rows: Ints, hosts: Ints) -> int:
     """The same order in numpy: return the one of these hosts that comes first."""
     order = np.lexsort(tuple(rows[hosts, column] for column in (TIE, STATE, MEMORY, CPU, IDLE)))
     return int(hosts[order[0]])
-
-
-@compiled
-def refresh_one(row: Ints, free: Ints, images: Ints, base: int) -> None:
-    """Recompute what is derived from one host's GPUs, as `pool.refresh` does."""
-    idle, whole, widest, state = 0, 0, 0, base
-    for gpu in range(len(free)):
-        rest = free[gpu]
-        idle += rest
-        whole += rest == 1000
-        widest = max(widest, rest)
-        state += images[rest]
-    row[IDLE], row[WHOLE], row[WIDEST], row[STATE] = idle, whole, widest, state

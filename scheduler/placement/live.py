@@ -3,8 +3,9 @@
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
+from scheduler.placement import kernels
 from scheduler.placement.cache import ScoreCache
-from scheduler.placement.pool import CPU, LEASES, MEMORY, WHOLE_GPU, Arrays, Shape, refresh
+from scheduler.placement.pool import REST_IMAGES, WHOLE_GPU, Arrays, Shape, change
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,18 +21,20 @@ class Lease:
 class Live:
     """Leases on a pool. `take` and `give` are the only things that change the arrays."""
 
-    def __init__(self, arrays: Arrays, cache: ScoreCache, nodes: Sequence[str]) -> None:
+    def __init__(self, arrays: Arrays, cache: ScoreCache, nodes: Sequence[str], *, compiled: bool) -> None:
         self.arrays, self.cache, self.nodes = arrays, cache, nodes
+        self._compiled = compiled
         self.leases: dict[Hashable, Lease] = {}
         self.on_host: list[dict[Hashable, Lease]] = [{} for _ in range(arrays.hosts)]
 
     def take(self, key: Hashable, shape: Shape, host: int, rest: int) -> Lease:
         """Seat a request on a host: whole GPUs from the first free ones, a fraction on the first with this rest."""
+        free = self.arrays.free[host].tolist()
+        gpus: tuple[int, ...] = ()
         if shape.gpus == 1:
-            gpus: tuple[int, ...] = (self.arrays.free[host].tolist().index(rest),)
-        else:
-            free = self.arrays.free[host].tolist() if shape.gpus else []
-            gpus = tuple(gpu for gpu, left in enumerate(free) if left == WHOLE_GPU)[: shape.gpus]
+            gpus = (free.index(rest),)
+        elif shape.gpus:
+            gpus = tuple([gpu for gpu, left in enumerate(free) if left == WHOLE_GPU][: shape.gpus])
         lease = Lease(key, shape, host, gpus)
         self.put(lease)
         return lease
@@ -50,13 +53,15 @@ class Live:
         return lease
 
     def _apply(self, lease: Lease, sign: int) -> None:
-        row, shape = self.arrays.rows[lease.host], lease.shape
-        row[CPU] -= sign * shape.cpu_milli
-        row[MEMORY] -= sign * shape.memory_mib
-        row[LEASES] += sign
-        if lease.gpus:
-            free = self.arrays.free[lease.host]
-            for gpu in lease.gpus:
-                free[gpu] -= sign * shape.gpu_milli
-            refresh(self.arrays, (lease.host,))
+        mask = 0
+        for gpu in lease.gpus:
+            mask |= 1 << gpu
+        shape = lease.shape
+        if self._compiled:
+            kernels.change(
+                self.arrays.rows, self.arrays.free, REST_IMAGES, lease.host, mask, sign,
+                shape.cpu_milli, shape.memory_mib, shape.gpu_milli,
+            )  # fmt: skip
+        else:
+            change(self.arrays, lease.host, mask, sign, shape)
         self.cache.touch(lease.host)

@@ -100,7 +100,20 @@ def mixed(value: Ints) -> Ints:
 
 
 # The image of each possible rest of a GPU: their sum names a set of rests whatever their order.
-REST_IMAGE = mixed(np.arange(1, WHOLE_GPU + 2, dtype=np.int64)) >> 4
+REST_IMAGES = mixed(np.arange(1, WHOLE_GPU + 2, dtype=np.int64)) >> 5
+IMAGES: list[int] = REST_IMAGES.tolist()
+
+
+def change(arrays: Arrays, host: int, gpus: int, sign: int, shape: Shape) -> None:
+    """Take (sign 1) or give back (-1) a request on one host; gpus: bit mask. Refreshes what is derived."""
+    row, free = arrays.rows[host], arrays.free[host]
+    row[CPU] -= sign * shape.cpu_milli
+    row[MEMORY] -= sign * shape.memory_mib
+    row[LEASES] += sign
+    for gpu in range(len(free)):
+        if gpus >> gpu & 1:
+            free[gpu] -= sign * shape.gpu_milli
+    refresh(arrays, (host,))
 
 
 def refresh(arrays: Arrays, hosts: Iterable[int]) -> None:
@@ -110,12 +123,9 @@ def refresh(arrays: Arrays, hosts: Iterable[int]) -> None:
     the hash of the host's key.
     """
     for host in hosts:
-        free, row = arrays.free[host], arrays.rows[host]
-        rests = free.tolist()
+        row = arrays.rows[host]
+        rests = arrays.free[host].tolist()
         row[IDLE] = sum(rests)
         row[WHOLE] = rests.count(WHOLE_GPU)
         row[WIDEST] = max(rests)
-        row[STATE] = sum(REST_IMAGES[rest] for rest in rests) + int(row[MODEL]) * 7919 + int(row[GPUS])
-
-
-REST_IMAGES: list[int] = REST_IMAGE.tolist()
+        row[STATE] = sum(IMAGES[rest] for rest in rests) + int(row[MODEL]) * 7919 + int(row[GPUS])
