@@ -149,10 +149,11 @@ def _driver(settings: dict[str, Any]) -> Iterator[Finding]:
     if (_numbers(version) or (0,))[0] < DRIVER_FLOOR:
         mend = f"install driver {DRIVER_FLOOR} or newer, then restart the machine"
         yield Finding("driver", "bad", f"driver {version} is older than {DRIVER_FLOOR}", mend)
-    for device in answer["sample"]["devices"]:
+    mend = "restart the machine; if it comes back, take the board out of service"
+    for device in [*answer["sample"]["devices"], *inventory["unreadable"]]:
         if device["state"] != "ok":
-            mend = "restart the machine; if it comes back, take the board out of service"
-            yield Finding("gpus", "bad", f"{device['uuid']} is {device['state']}", mend)
+            name = device.get("uuid") or f"GPU {device['index']}"
+            yield Finding("gpus", "bad", f"{name} is {device['state'].replace('_', ' ')}", mend)
     if shutil.which("nvidia-ctk") is None:
         mend = "install nvidia-container-toolkit 1.17.8 or newer, and run: nvidia-ctk runtime configure"
         yield Finding("toolkit", "bad", "containers cannot be given GPUs: nvidia-container-toolkit is missing", mend)

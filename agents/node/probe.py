@@ -225,12 +225,14 @@ class Probe:
 
     def inventory(self) -> dict[str, Any]:
         """Return the GPUs that can be opened; a device that fails here is left out, and its neighbours are not."""
-        gpus = []
+        gpus, unreadable = [], []
         for index in range(pynvml.nvmlDeviceGetCount()):
             try:
                 gpus.append(_identity(index))
-            except (Absent, GpuFault, pynvml.NVMLError):
-                continue
+            except GpuFault as fault:
+                unreadable.append({"index": index, "state": fault.state})
+            except (Absent, pynvml.NVMLError):
+                unreadable.append({"index": index, "state": "unreadable"})
         self._uuids = [gpu["uuid"] for gpu in gpus]
         cuda = pynvml.nvmlSystemGetCudaDriverVersion_v2()
         return {
@@ -238,6 +240,7 @@ class Probe:
             "driver_version": text(pynvml.nvmlSystemGetDriverVersion()),
             "cuda_version": f"{cuda // 1000}.{cuda % 1000 // 10}",
             "gpus": gpus,
+            "unreadable": unreadable,
         }
 
     def sample(self, now_s: float) -> dict[str, Any]:
@@ -276,7 +279,7 @@ class Probe:
 
 
 def _identity(index: int) -> dict[str, Any]:
-    handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+    handle = ask(pynvml.nvmlDeviceGetHandleByIndex, index)
     pci = pynvml.nvmlDeviceGetPciInfo(handle)
     device, vendor = pci.pciDeviceId >> 16, pci.pciDeviceId & 0xFFFF
     return {

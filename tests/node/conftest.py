@@ -76,7 +76,7 @@ class Agent:
 
 @pytest.fixture
 def plane() -> Iterator[FakeControlPlane]:
-    plane = FakeControlPlane()
+    plane = FakeControlPlane(hold_s=2)
     plane.start()
     yield plane
     plane.stop()
