@@ -7,16 +7,16 @@ hash of the host's key, so that neither names nor the order of rows carry a pref
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from hashlib import blake2b
 
 from scheduler.placement.availability import ends_after, free_resources, free_units
 from scheduler.placement.eligibility import Room, Shortfall, examine, has_model, is_visible
+from scheduler.placement.packing import MODES, packing_scores
+from scheduler.placement.pool import stable_hash
 from scheduler.placement.reasons import Refusal, partition
 from scheduler.placement.relaxations import request_line, what_would_help
 from scheduler.placement.seating import shares_clique
-from scheduler.placement.snapshot import ALL_UNITS, Ask, HostView, Key, Member, Option, Placement
+from scheduler.placement.snapshot import Ask, HostView, Member, Option, Placement
 
-HASH_KEY = b"gpuyard placement 1"
 Rank = tuple[int, ...]
 
 
@@ -48,11 +48,6 @@ def fits(hosts: Iterable[HostView], option: Option, ask: Ask) -> Placement | Non
     return _choose(rooms, option, 0, ask)
 
 
-def key_hash(key: Key) -> int:
-    """Return the keyed 64-bit hash that breaks the last ties."""
-    return int.from_bytes(blake2b(str(key).encode(), digest_size=8, key=HASH_KEY).digest(), "big")
-
-
 def _place(hosts: list[HostView], option: Option, index: int, ask: Ask) -> Placement | Refusal:
     candidates = [host for host in hosts if has_model(host, option)]
     answers = [examine(host, option, ask) for host in candidates]
@@ -81,7 +76,8 @@ def _choose(rooms: list[Room], option: Option, index: int, ask: Ask) -> Placemen
     if not rooms:
         return None
     cheapest = min(room.price_micros for room in rooms)
-    ranked = sorted(((_rank(room, cheapest, ask), room) for room in rooms), key=lambda item: item[0])
+    scored = zip(packing_scores(rooms, ask), rooms, strict=True)
+    ranked = sorted(((_rank(room, score, cheapest, ask), room) for score, room in scored), key=lambda item: item[0])
     if option.nodes == 1:
         return _placement([ranked[0]], index, len(rooms))
     order = {id(room): (rank, room) for rank, room in ranked}
@@ -91,7 +87,7 @@ def _choose(rooms: list[Room], option: Option, index: int, ask: Ask) -> Placemen
             best = [order[id(room)] for room in members[: option.nodes]]
             # Cheaper steps first, then the domain with the fewest hosts to spare: large domains stay for large gangs.
             steps = [sum(rank[part] for rank, _ in best) for part in range(4)]
-            gangs.append(((*steps, len(members), key_hash("/".join(place))), best))
+            gangs.append(((*steps, len(members), stable_hash("/".join(place))), best))
     if not gangs:
         return None
     chosen = min(gangs, key=lambda gang: gang[0])[1]
@@ -119,34 +115,26 @@ def _placement(chosen: list[tuple[Rank, Room]], index: int, compared: int) -> Pl
     return Placement(members, index, score, (f"option:{index}", f"hosts_compared:{compared}", *own))
 
 
-def _rank(room: Room, cheapest: int, ask: Ask) -> Rank:
+def _rank(room: Room, score: int, cheapest: int, ask: Ask) -> Rank:
     """Return what is compared, best = smallest."""
     host = room.host
     own = host.owner == ask.organization
-    step = (room.price_micros - cheapest) * 100 // max(cheapest, 1)
-    whole = sum(
-        free_units(device, "whole", ask.organization, ask.start_s, ask.until_s) == ALL_UNITS for device in host.devices
-    )
     idle = sum(
-        max(
-            free_units(d, mode, ask.organization, ask.start_s, ask.until_s).bit_count()
-            for mode in ("whole", "mig", "shared")
-        )
+        max(free_units(d, mode, ask.organization, ask.start_s, ask.until_s).bit_count() for mode in MODES)
         for d in host.devices
     )
     taken = sum(seat.stop - seat.start for seat in room.seats)
-    opened = {seat.device for seat in room.seats if seat.mode == "whole"}
     cpu, ram, _ = free_resources(host, ask.start_s, ask.until_s)
     return (
         0 if own else 1,
         0 if ask.nvlink == "any" or shares_clique(host, room.seats) else 1,
-        step,
+        (room.price_micros - cheapest) * 100 // max(cheapest, 1),
         0 if own or host.access == "public" else 1,
-        whole - len(opened),
+        -score,
         idle - taken,
         cpu - room.cpu_milli,
         ram - room.ram_mib,
-        key_hash(host.key),
+        stable_hash(host.key),
     )
 
 

@@ -8,6 +8,7 @@ as it is. Every term is in micro-GPU, every weight in thousandths, so 1_000 x 1_
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -65,6 +66,7 @@ class Policy:
     kept_whole_percent: int
 
 
+@lru_cache(maxsize=4)
 def load_policy(path: Path = WEIGHTS_FILE) -> Policy:
     """Read the versioned weights. Raises KeyError where a term is missing."""
     data = json.loads(path.read_text())
@@ -135,14 +137,21 @@ def rate(weights: Ints, demand: Demand, ratio: Ints, rows: Ints, free: Ints, sha
     then[:, CPU] -= shape.cpu_milli
     then[:, IDLE] -= shape.milli
     then[:, WHOLE] -= shape.whole + (rest == WHOLE_GPU) * (shape.gpus == 1 and not shape.whole)
-    both = potential(weights, demand, np.concatenate((then, rows)), np.concatenate((after, free)))
-    score = both[: len(host)] - both[len(host) :][host]
-    score += _keeping(weights, demand, ratio, rows, shape)[host]
+    score = gain(weights, demand, ratio[host], rows[host], free[host], then, after, shape)
     if shape.gpus == 1 and not shape.whole:
         left = rest - shape.gpu_milli
         score -= weights[REST] * (demand.rest[left] - demand.rest[rest])
         score -= weights[LEFT] * left * 1000
     return _best_of(host, rest, score, len(rows))
+
+
+def gain(
+    weights: Ints, demand: Demand, ratio: Ints, rows: Ints, free: Ints, then: Ints, after: Ints, shape: Shape
+) -> Ints:
+    """Return the score of turning host states (rows, free) into (then, after), before what a shared GPU adds."""
+    both = potential(weights, demand, np.concatenate((then, rows)), np.concatenate((after, free)))
+    score: Ints = both[: len(rows)] - both[len(rows) :] + _keeping(weights, demand, ratio, rows, shape)
+    return score
 
 
 def _candidates(free: Ints, shape: Shape) -> tuple[Ints, Ints, Ints]:
