@@ -4,11 +4,9 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
-from django import forms
-from django.contrib import admin, messages
-from django.db.models import Count, Model, Q, QuerySet
+from django.contrib import admin
+from django.db.models import Count, Q, QuerySet
 from django.http import HttpRequest, HttpResponse
-from django.template.response import TemplateResponse
 
 from agents import device_life, host_events, host_life, silence, verification
 from agents.models import (
@@ -25,65 +23,10 @@ from agents.models import (
     Sweep,
     Workload,
 )
+from agents.operator_pages import ReadOnly, act_with_reason, actor
 from apikit import clock
-from apikit.errors import DomainError
 
 DRAIN_S = 3600
-
-
-class ReasonForm(forms.Form):
-    reason = forms.CharField(max_length=200, widget=forms.TextInput(attrs={"size": 60, "autofocus": True}))
-
-
-class ReadOnly(admin.ModelAdmin):  # type: ignore[type-arg]
-    """Rows that only the domain writes."""
-
-    list_per_page = 50
-
-    def has_add_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
-        return False
-
-    def has_change_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
-        return False
-
-    def has_delete_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
-        return False
-
-
-def actor(request: HttpRequest) -> str:
-    return f"user:{request.user.pk}"
-
-
-def act_with_reason(
-    page: admin.ModelAdmin,  # type: ignore[type-arg]
-    request: HttpRequest,
-    rows: QuerySet[Any],
-    *,
-    action: str,
-    title: str,
-    explanation: str,
-    act: Callable[[Any, str], object],
-) -> HttpResponse | None:
-    """Ask for the reason, then call `act(row, reason)` for each row; a refusal is shown and stops no other row."""
-    form = ReasonForm(request.POST if "reason" in request.POST else None)
-    if not form.is_valid():
-        context = {
-            **page.admin_site.each_context(request),
-            "title": title,
-            "objects": rows,
-            "form": form,
-            "action": action,
-            "explanation": explanation,
-        }
-        return TemplateResponse(request, "admin/act_with_reason.html", context)
-    for row in rows:
-        try:
-            act(row, form.cleaned_data["reason"])
-        except DomainError as refusal:
-            messages.error(request, f"{row}: {refusal.detail}")
-        else:
-            messages.success(request, f"{row}: done.")
-    return None
 
 
 class Devices(admin.TabularInline):  # type: ignore[type-arg]

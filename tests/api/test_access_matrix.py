@@ -30,6 +30,7 @@ EXPECTED = {
     "hosts/<str:id>/actions/<str:action>": "post:hosts:write",
     "hosts/<str:id>/devices": "get:hosts:read",
     "hosts/<str:id>/events": "get:hosts:read",
+    "hosts/<str:id>/score": "get:hosts:read",
     "hosts/<str:id>/self-tests": "get:hosts:read",
     "enrolments": "get:hosts:read post:hosts:write",
     "enrolments/<str:id>": "get:hosts:read delete:hosts:write",
