@@ -19,7 +19,7 @@ from gpuyard.leases import Leases
 from gpuyard.machines import Enrolments, Hosts
 from gpuyard.market import GpuModels, Images, Market, Offers, Quotes, Regions
 from gpuyard.methods import Awaiting, Blocking, Resource, flow
-from gpuyard.money import Budgets, Earnings, Invoices, LedgerEntries, Payouts, Wallets
+from gpuyard.money import Budgets, Earnings, Invoices, LedgerEntries, Payouts, Statements, Wallets
 from gpuyard.objects import Lease
 from gpuyard.organization import ApiKeys, AuditEvents, Members, Secrets, Volumes, Webhooks
 from gpuyard.transport import AwaitingDriver, BlockingDriver, Driver, Flow, Observer
@@ -47,6 +47,7 @@ class _Base[M](Resource[M]):
         self.enrolments = Enrolments[M](driver, manner)
         self.wallet = Wallets[M](driver, manner)
         self.ledger_entries = LedgerEntries[M](driver, manner)
+        self.statements = Statements[M](driver, manner)
         self.invoices = Invoices[M](driver, manner)
         self.budgets = Budgets[M](driver, manner)
         self.earnings = Earnings[M](driver, manner)

@@ -165,11 +165,6 @@ class Leases[M](Resource[M]):
         """Return what the lease costs so far, per member and price."""
         return Call(Charges, (lease_id,))
 
-    @operation("lease_statement", "GET", "/leases/{id}/statement")
-    def statement(self, lease_id: str, /) -> Call[Object]:
-        """Return the charges beside what was booked for them: the lease's page of the books."""
-        return Call(Object, (lease_id,))
-
     @operation("lease_receipt", "GET", "/leases/{id}/receipt")
     def receipt(self, lease_id: str, /) -> Call[Object]:
         return Call(Object, (lease_id,))

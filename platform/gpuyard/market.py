@@ -94,10 +94,11 @@ class Regions[M](Resource[M]):
 
 class Market[M](Resource[M]):
     @listing("market_price_list", "/market/prices")
-    def prices(self, /, **filters: Any) -> Call[MarketPrice]:
-        """Iterate over the published prices per model and region; no key is needed."""
-        return Call(MarketPrice, query=filters)
+    def prices(self, *, sku: str | None = None, region: str | None = None) -> Call[MarketPrice]:
+        """Iterate over the prices in force; no key is needed. sku: a GPU model, or "MODEL/slice"."""
+        return Call(MarketPrice, query={"sku": sku, "region": region})
 
     @listing("market_history_list", "/market/history")
-    def history(self, /, **filters: Any) -> Call[MarketPrice]:
-        return Call(MarketPrice, query=filters)
+    def history(self, *, sku: str, region: str) -> Call[MarketPrice]:
+        """Iterate over the versions of a price, those to come included; no key is needed."""
+        return Call(MarketPrice, query={"sku": sku, "region": region})

@@ -8,13 +8,13 @@ from typing import Any
 from gpuyard.calls import Call
 from gpuyard.json_object import Object
 from gpuyard.methods import Resource, listing, operation
-from gpuyard.objects import Invoice, LedgerEntry, Wallet
+from gpuyard.objects import Balance, Invoice, LedgerEntry, Wallet
 
 
 class Wallets[M](Resource[M]):
     @operation("wallet_get", "GET", "/wallet")
     def get(self) -> Call[Wallet]:
-        """Return balance, holds, what runs up now, and when it would be used up."""
+        """Return a balance per currency: what is there, held, running up, and when it would be used up."""
         return Call(Wallet)
 
     @listing("wallet_top_up_list", "/wallet/top-ups")
@@ -22,18 +22,30 @@ class Wallets[M](Resource[M]):
         return Call(Object, query={"limit": limit})
 
     @operation("wallet_top_up_create", "POST", "/wallet/top-ups")
-    def top_up(self, /, **fields: Any) -> Call[Object]:
-        return Call(Object, body=fields)
+    def top_up(self, *, amount: Mapping[str, str], provider: str | None = None) -> Call[Object]:
+        """Begin a payment of {"amount", "currency"}; the wallet has it once the provider says so."""
+        return Call(Object, body={"amount": amount, "provider": provider})
+
+    @operation("wallet_top_up_get", "GET", "/wallet/top-ups/{id}")
+    def top_up_status(self, top_up_id: str, /) -> Call[Object]:
+        return Call(Object, (top_up_id,))
 
     @operation("wallet_voucher_create", "POST", "/wallet/vouchers")
-    def redeem_voucher(self, *, code: str) -> Call[Object]:
-        return Call(Object, body={"code": code})
+    def redeem_voucher(self, *, code: str) -> Call[Balance]:
+        return Call(Balance, body={"code": code})
 
 
 class LedgerEntries[M](Resource[M]):
     @listing("ledger_entry_list", "/ledger-entries")
     def list(self, /, *, limit: int | None = None, **filters: Any) -> Call[LedgerEntry]:
         return Call(LedgerEntry, query={"limit": limit, **filters})
+
+
+class Statements[M](Resource[M]):
+    @listing("statement_list", "/statements")
+    def list(self, *, year: int | None = None, month: int | None = None) -> Call[Object]:
+        """Iterate over the statements of a month (this one if none is named), one per currency, lease by lease."""
+        return Call(Object, query={"year": year, "month": month})
 
 
 class Invoices[M](Resource[M]):

@@ -157,13 +157,19 @@ class Region(Object):
     simulated: bool | None
 
 
-class Wallet(Object):
+class Balance(Object):
+    """What an organization has in one currency."""
+
     currency: str
     balance: Money | None
     held: Money | None
     accrued: Money | None
     available: Money | None
     exhausts_at: datetime | None
+
+
+class Wallet(Object):
+    balances: list[Balance]
 
 
 class Host(Object):
@@ -206,14 +212,20 @@ class Webhook(Object):
 
 
 class LedgerEntry(Object):
-    id: str | None
-    at: datetime | None
+    """A transfer that touched the organization's accounts; gains are above zero."""
+
+    kind: str | None
     amount: Money | None
+    effective_at: datetime | None
+    posted_at: datetime | None
 
 
 class Invoice(Object):
     id: str
-    total: Money | None
+    number: str | None
+    due: Money | None
+    tax: Money | None
+    issued_at: datetime | None
 
 
 class MarketPrice(Object):

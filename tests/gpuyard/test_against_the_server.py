@@ -76,6 +76,20 @@ def test_four_fields_become_a_gang_of_four_that_is_followed_charged_and_ended(li
     client.close()
 
 
+def test_wallet_and_market_are_read(live_server: LiveServer) -> None:
+    with clock.frozen(after(1)):
+        environment = {"GPUYARD_API_URL": live_server.url, "GPUYARD_API_KEY": _key()}
+        wallet, entries, market = (
+            json.loads(CliRunner().invoke(cli, [*words, "--json"], env=environment, catch_exceptions=False).stdout)
+            for words in (["wallet"], ["wallet", "entries"], ["market", "A100_80G", "--region", "sim"])
+        )
+
+    (balance,) = wallet["items"]
+    assert balance["available"] == {"amount": "1000.000000", "currency": "XTS"}
+    assert [entry["amount"]["amount"] for entry in entries["items"]] == ["1000.000000"]
+    assert [price["price"]["amount"] for price in market["items"]] == ["3.600000"]
+
+
 def test_run_returns_the_exit_code_of_what_ran(live_server: LiveServer, monkeypatch: pytest.MonkeyPatch) -> None:
     def push(progress: Progress, seen: gpuyard.Lease) -> None:
         _push(seen)

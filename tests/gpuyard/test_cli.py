@@ -79,14 +79,18 @@ def test_a_reserved_term_and_a_start_are_said_plainly(server: ScriptedServer, sh
 
 
 def test_a_price_bound_without_a_currency_is_in_the_wallets(server: ScriptedServer, shell: Shell) -> None:
-    server.on("GET", "/wallet", {"currency": "XTS"})
+    server.on(
+        "GET", "/wallet", {"balances": [{"currency": "XTS"}]}, {"balances": [{"currency": c} for c in ("CNY", "XTS")]}
+    )
     server.on("POST", "/leases", Answer(201, lease()))
 
     shell("lease", "create", "A100_80G", "--image", "x", "--max-price", "1.5")
+    unclear = shell("lease", "create", "A100_80G", "--image", "x", "--max-price", "1.5")
 
-    assert server.requests("POST", "/leases")[0].body["constraints"] == {
-        "max_price": {"amount": "1.5", "currency": "XTS"}
-    }
+    (made,) = server.requests("POST", "/leases")
+    assert made.body["constraints"] == {"max_price": {"amount": "1.5", "currency": "XTS"}}
+    assert unclear.exit_code == 2
+    assert "Name a currency (CNY, XTS)" in unclear.stderr
 
 
 @pytest.mark.parametrize(
@@ -381,6 +385,7 @@ def test_stopping_one_lease_asks_nothing_but_several_want_a_yes(server: Scripted
         (("key", "delete", "k", "-y"), "DELETE", "/api-keys/k", None),
         (("member", "add", "a@b.c", "--role", "viewer"), "POST", "/members", {"email": "a@b.c", "role": "viewer"}),
         (("wallet",), "GET", "/wallet", None),
+        (("market",), "GET", "/market/prices", None),
         (("invoice", "get", "i"), "GET", "/invoices/i", None),
         (("webhook", "test", "w"), "POST", "/webhooks/w/actions/test", {}),
     ],
@@ -388,7 +393,7 @@ def test_stopping_one_lease_asks_nothing_but_several_want_a_yes(server: Scripted
 def test_a_verb_is_one_call(
     server: ScriptedServer, shell: Shell, arguments: tuple[str, ...], method: str, path: str, body: Any
 ) -> None:
-    server.on(method, path, {"id": "x", "currency": "XTS"})
+    server.on(method, path, {"id": "x", "balances": [], "items": []})
 
     assert shell(*arguments).exit_code == 0
 

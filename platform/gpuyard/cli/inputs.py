@@ -64,10 +64,17 @@ def max_price(text: str) -> dict[str, str]:
     if not _DECIMAL.fullmatch(amount):
         raise click.BadParameter(f"{text!r} is no price: write 1.20 or '1.20 CNY'.", param_hint="--max-price")
     if not currency:
-        here = session()
-        saved = here.file.profiles.get(here.profile or here.file.profile, {})
-        currency = saved.get("currency") or here.client.wallet.get().currency
+        currency = session().saved.get("currency") or _only_currency()
     return {"amount": amount, "currency": currency.strip().upper()}
+
+
+def _only_currency() -> str:
+    """Return the currency of the wallet, if it has but one."""
+    held = [balance.currency for balance in session().client.wallet.get().balances]
+    if len(held) != 1:
+        detail = f"Name a currency ({', '.join(held)}), or save one: gpuyard config set currency {held[0]}."
+        raise click.BadParameter(detail, param_hint="--max-price")
+    return held[0]
 
 
 def ssh_key(text: str) -> str:

@@ -135,16 +135,20 @@ def market() -> None:
 
 
 @market.command()
+@click.argument("model", required=False)
+@click.option("--region")
 @listing_options
-def prices(limit: int | None) -> None:
-    """Show today's prices."""
+def prices(model: str | None, region: str | None, limit: int | None) -> None:
+    """Show the prices in force, of all models or of MODEL."""
     here = session()
-    here.show_list(here.client.market.prices(), views.PRICES, limit=limit)
+    here.show_list(here.client.market.prices(sku=model, region=region), views.PRICES, limit=limit)
 
 
 @market.command()
+@click.argument("model")
+@click.option("--region", required=True)
 @listing_options
-def history(limit: int | None) -> None:
-    """Show how prices changed."""
+def history(model: str, region: str, limit: int | None) -> None:
+    """Show how the price of MODEL changed, and will."""
     here = session()
-    here.show_list(here.client.market.history(), views.PRICES, limit=limit)
+    here.show_list(here.client.market.history(sku=model, region=region), views.PRICES, limit=limit)

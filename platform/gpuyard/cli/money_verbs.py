@@ -15,7 +15,8 @@ def wallet() -> None:
 def show() -> None:
     """Show the wallet."""
     here = session()
-    here.show(here.client.wallet.get(), views.wallet)
+    found = here.client.wallet.get()
+    here.show_list(found.balances, views.BALANCES, limit=None)
 
 
 @wallet.command()

@@ -54,9 +54,18 @@ class Session:
     def output(self) -> str:
         if self.asked_output:
             return self.asked_output
-        name = self.profile or os.environ.get("GPUYARD_PROFILE") or self.file.profile
-        saved = self.file.profiles.get(name, {}).get("output")
+        saved = self.saved.get("output")
         return saved if saved in OUTPUTS else "table"
+
+    @property
+    def saved_as(self) -> str:
+        """The name of the profile that this run uses."""
+        return self.profile or os.environ.get("GPUYARD_PROFILE") or self.file.profile
+
+    @property
+    def saved(self) -> dict[str, str]:
+        """The values of that profile."""
+        return self.file.profiles.get(self.saved_as, {})
 
     @cached_property
     def client(self) -> Client:

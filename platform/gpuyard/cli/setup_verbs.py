@@ -28,7 +28,7 @@ def login(from_stdin: bool, no_check: bool) -> None:
     """
     here = session()
     file = here.file
-    name = here.profile or os.environ.get("GPUYARD_PROFILE") or file.profile
+    name = here.saved_as
     saved = file.profiles.get(name, {})
     url = here.api_url or os.environ.get("GPUYARD_API_URL") or saved.get("api_url")
     url = url or click.prompt("Address of the API", default="http://127.0.0.1:8000", err=True)
@@ -62,7 +62,7 @@ def config_() -> None:
 def list_values() -> None:
     """Show the values of the profile in use."""
     here = session()
-    name = here.profile or os.environ.get("GPUYARD_PROFILE") or here.file.profile
+    name = here.saved_as
     values = {key: _shown(key, value) for key, value in here.file.profiles.get(name, {}).items()}
     data = {"path": str(here.file.path), "profile": name, **values}
     if here.output in ("json", "yaml"):
@@ -77,7 +77,7 @@ def list_values() -> None:
 def get_value(key: str) -> None:
     """Print one value; a key only in part."""
     here = session()
-    name = here.profile or os.environ.get("GPUYARD_PROFILE") or here.file.profile
+    name = here.saved_as
     value = here.file.profiles.get(name, {}).get(key)
     if value is None:
         raise click.exceptions.Exit(problems.NOT_FOUND)
@@ -90,7 +90,7 @@ def get_value(key: str) -> None:
 def set_value(key: str, value: str) -> None:
     """Change one value of the profile in use. (`gpuyard login` saves keys.)"""
     here = session()
-    name = here.profile or os.environ.get("GPUYARD_PROFILE") or here.file.profile
+    name = here.saved_as
     values = here.file.profiles.setdefault(name, {})
     moved = key == "api_url" and "api_key" in values and values.get("api_url") != value
     values[key] = value

@@ -22,6 +22,9 @@ END_REASONS = {
 }
 
 
+_UNITS = {"gpu_hour": "GPU-h", "hour": "h"}
+
+
 def plain(value: Any) -> str:
     """Return any JSON value in words."""
     if value is None:
@@ -55,7 +58,8 @@ def amount(number: Decimal) -> str:
 def money(value: Any) -> str:
     if not isinstance(value, dict) or "amount" not in value:
         return ""
-    per = {"gpu_hour": "/GPU-h"}.get(value.get("per") or "", "")
+    unit = value.get("per")
+    per = f"/{_UNITS.get(unit, unit)}" if unit else ""
     return f"{amount(Decimal(value['amount']))} {value.get('currency', '')}{per}"
 
 
@@ -73,6 +77,11 @@ def ago(text: Any, *, now: datetime | None = None) -> str:
         return ""
     seconds = ((now or datetime.now(UTC)) - datetime.fromisoformat(text)).total_seconds()
     return f"{show(seconds)} ago" if seconds >= 0 else f"in {show(-seconds)}"
+
+
+def until(text: Any) -> str:
+    """Return an instant, and how far away it is."""
+    return f"{text} ({ago(text)})" if text else ""
 
 
 def badge(row: Row) -> str:

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from gpuyard.cli.tables import Column
-from gpuyard.cli.values import END_REASONS, Row, ago, badge, eta, gib, member, money, plain, price, readable
+from gpuyard.cli.values import END_REASONS, Row, ago, badge, eta, gib, member, money, plain, price, readable, until
 from gpuyard.durations import show
 
 
@@ -133,26 +133,36 @@ MEMBERS = (
     Column("ROLE", member("role")),
     Column("SINCE", lambda row: ago(row.get("created_at")), rank=1),
 )
+BALANCES = (
+    Column("CURRENCY", member("currency")),
+    Column("AVAILABLE", lambda row: money(row.get("available")), right=True),
+    Column("BALANCE", lambda row: money(row.get("balance")), rank=2, right=True),
+    Column("HELD", lambda row: money(row.get("held")), rank=3, right=True),
+    Column("RUNNING", lambda row: money(row.get("accrued")), rank=4, right=True),
+    Column("LASTS", lambda row: until(row.get("exhausts_at")), rank=1),
+)
 ENTRIES = (
-    Column("AT", member("at")),
-    Column("WHAT", lambda row: plain(row.get("kind") or row.get("detail") or row.get("reason")), flexible=True),
-    Column("REFERENCE", member("reference"), rank=1, flexible=True),
+    Column("AT", member("effective_at")),
+    Column("WHAT", member("kind")),
+    Column("ACCOUNT", member("account"), rank=2),
     Column("AMOUNT", lambda row: money(row.get("amount")), right=True),
+    Column("MEMO", member("memo"), rank=1, flexible=True),
 )
 INVOICES = (
     Column("ID", member("id")),
     Column("NUMBER", member("number"), rank=1),
-    Column("PERIOD", member("period"), rank=2),
-    Column("TOTAL", lambda row: money(row.get("total")), right=True),
-    Column("ISSUED", lambda row: plain(row.get("issued_at")), rank=3),
+    Column("STATE", member("state"), rank=2),
+    Column("FROM", member("from"), rank=4),
+    Column("TO", member("to"), rank=3),
+    Column("DUE", lambda row: money(row.get("due")), right=True),
 )
 PRICES = (
-    Column("MODEL", lambda row: plain(row.get("gpu_model") or row.get("model") or row.get("sku")) + badge(row)),
+    Column("GPU", lambda row: plain(row.get("sku") or row.get("gpu_model") or row.get("model")) + badge(row)),
     Column("REGION", member("region")),
     Column("TERM", member("term"), rank=2),
     Column("PRICE", price, right=True),
     Column("TIER", member("tier"), rank=3),
-    Column("AT", lambda row: plain(row.get("starts_at") or row.get("at")), rank=1),
+    Column("FROM", member("from"), rank=4),
 )
 WEBHOOKS = (
     Column("ID", member("id")),
@@ -206,7 +216,7 @@ def host(row: Row) -> Iterator[tuple[str, str]]:
     yield "name", plain(row.get("name"))
     yield "state", " ".join(filter(None, (plain(row.get("state")), plain(row.get("state_reason")))))
     yield "leases", " ".join(filter(None, (plain(row.get("scheduling")), plain(row.get("scheduling_reason")))))
-    yield "drained by", f"{row['drain_deadline']} ({ago(row['drain_deadline'])})" if row.get("drain_deadline") else ""
+    yield "drained by", until(row.get("drain_deadline"))
     yield "gpus", _gpus(row)
     yield "heard", ago(row.get("last_heard_at"))
     for name in ("zone", "region", "tier", "access", "conditions", "detected", "price_floor", "hours"):
@@ -219,11 +229,3 @@ def anything(row: Row) -> Iterator[tuple[str, str]]:
     for name, value in row.items():
         if name not in ("version", "simulated", "actions"):
             yield name.replace("_", " "), readable(name, value, row) + (badge(row) if name == "id" else "")
-
-
-def wallet(row: Row) -> Iterator[tuple[str, str]]:
-    for name in ("available", "balance", "held", "accrued"):
-        value = row.get(name)
-        micros = row.get(f"{name}_micros")
-        yield name, money(value) if value else readable(f"{name}_micros", micros, row) if micros is not None else ""
-    yield "lasts until", f"{row['exhausts_at']} ({ago(row['exhausts_at'])})" if row.get("exhausts_at") else ""
