@@ -31,6 +31,13 @@ LIMITED = frozenset(
     }
 )
 
+CLAIMED = ("key", "kind", "request_hash", "effective_at", "posted_at", "reverses_id", "corrects_id", "memo", "by")
+CLAIM_KEY = (
+    "INSERT INTO billing_journal"
+    " (key, kind, request_hash, effective_at, posted_at, reverses_id, corrects_id, memo, by)"
+    " VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s) ON CONFLICT (key) DO NOTHING RETURNING id"
+)
+
 
 class PostingKeyReused(DomainError):
     slug = "posting-key-reused"
@@ -133,12 +140,15 @@ def post(
 
 def _post_once(journal: Journal, legs: Sequence[Leg]) -> Journal:
     lock({side.pk for leg in legs for side in (leg.debit, leg.credit) if side.kind in LIMITED})
-    Journal.objects.bulk_create([journal], ignore_conflicts=True)
-    stored = Journal.objects.get(key=journal.key)
-    if stored.transfers.exists() or (stored.request_hash != journal.request_hash):
-        return _replayed(stored, journal.request_hash)
-    add(stored, legs)
-    return stored
+    with connection.cursor() as cursor:
+        # The unique key decides which of two callers posts; the other waits here for its commit and finds it.
+        cursor.execute(CLAIM_KEY, [getattr(journal, field) for field in CLAIMED])
+        claimed = cursor.fetchone()
+    if claimed is None:
+        return _replayed(Journal.objects.get(key=journal.key), journal.request_hash)
+    (journal.pk,) = claimed
+    add(journal, legs)
+    return journal
 
 
 def add(journal: Journal, legs: Sequence[Leg]) -> None:

@@ -1,10 +1,15 @@
 """What the tests of billing begin with: an owner with money, a price, a running meter. Real domain functions only."""
 
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from typing import Any
 from uuid import UUID, uuid4
 
-from billing import metering, price_list, wallets
+from django.db import connection, transaction
+
+from billing import ledger, metering, price_list, wallets
 from billing.models import PriceVersion
+from billing.models.accounts import AccountKind
 
 NOON = datetime(2026, 5, 4, 12, 0, tzinfo=UTC)
 LONG_AGO = datetime(2016, 1, 1, tzinfo=UTC)
@@ -47,9 +52,6 @@ def make_owner(micros: int = 0, *, currency: str = "USD", at: datetime = LONG_AG
 
 def give(owner: UUID, micros: int, *, currency: str = "USD", at: datetime = LONG_AGO) -> None:
     """Put money of any fineness into a wallet; what comes from outside is never finer than a cent."""
-    from billing import ledger
-    from billing.models.accounts import AccountKind
-
     wallet = wallets.account_of(owner=owner, currency=currency, at=at)
     cash = ledger.account(kind=AccountKind.CASH, currency=currency, part="test", at=at)
     ledger.post(key=f"test:{uuid4()}", kind="topup", legs=ledger.flow(cash, wallet, micros), effective_at=at, at=at)
@@ -91,3 +93,27 @@ def run(
         received_at=received_at,
     )
     return reference
+
+
+class Killed(Exception):
+    """Our process died here; whatever was not committed is gone."""
+
+
+def killed_at(point: int, act: Callable[[], object]) -> bool:
+    """Do `act` and die at its statement number `point`; False if it had fewer and is done."""
+    seen = 0
+
+    def killer(execute: Any, sql: Any, params: Any, many: Any, context: Any) -> Any:
+        nonlocal seen
+        if not str(sql).startswith(("SAVEPOINT", "RELEASE", "ROLLBACK")):
+            seen += 1
+            if seen > point:
+                raise Killed
+        return execute(sql, params, many, context)
+
+    try:
+        with transaction.atomic(), connection.execute_wrapper(killer):
+            act()
+    except Killed:
+        return True
+    return False

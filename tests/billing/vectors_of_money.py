@@ -1,11 +1,11 @@
 """How the worked figures on balances, credits, idempotency, tax, payouts and budgets are put to billing."""
 
 from concurrent.futures import ThreadPoolExecutor
-from datetime import UTC, date, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any
 from uuid import uuid4
 
-from books import LONG_AGO, NOON, after, give, make_owner, make_price, run
+from books import LONG_AGO, NOON, after, give, killed_at, make_owner, make_price, run
 from django.db import IntegrityError, connection, transaction
 from provider import PaperProvider
 from vectors_of_time import RICH, Adapter, close_at
@@ -28,7 +28,7 @@ from billing import (
     reconcile,
     wallets,
 )  # fmt: skip
-from billing.models import Account, AccountBalance, BillingRun, Budget, Journal, Meter, Transfer
+from billing.models import Account, AccountBalance, BillingRun, Budget, Journal, Transfer
 
 
 def in_account(kind: str, owner: Any = None, currency: str = "USD") -> int:
@@ -236,16 +236,12 @@ def _earn(owner: Any, micros: int, at: datetime = NOON) -> str:
     return lease
 
 
-class Killed(Exception):
-    pass
-
-
 def i06(given: dict[str, Any]) -> dict[str, Any]:
     payer, hour = make_owner(RICH), after(given["seconds"])
     for price in given["price_u_per_hour"]:
         run(payer=payer, price=make_price(price))
     point = 0
-    while _killed_at(point, lambda: close.close(shard=0, to=hour, at=hour)):
+    while killed_at(point, lambda: close.close(shard=0, to=hour, at=hour)):
         assert not BillingRun.objects.exists()
         point += 1
     assert point > 10  # statements there are; each was a kill point
@@ -255,26 +251,6 @@ def i06(given: dict[str, Any]) -> dict[str, Any]:
         "runs_recorded": BillingRun.objects.count(),
         "clearing_balance_u": in_account("usage_clearing"),
     }
-
-
-def _killed_at(point: int, act: Any) -> bool:
-    """Do `act` and die at its statement number `point`; False if it had fewer and is done."""
-    seen = 0
-
-    def killer(execute: Any, sql: Any, params: Any, many: Any, context: Any) -> Any:
-        nonlocal seen
-        if not str(sql).startswith(("SAVEPOINT", "RELEASE", "ROLLBACK")):
-            seen += 1
-            if seen > point:
-                raise Killed
-        return execute(sql, params, many, context)
-
-    try:
-        with connection.execute_wrapper(killer):
-            act()
-    except Killed:
-        return True
-    return False
 
 
 def i07(given: dict[str, Any]) -> dict[str, Any]:
@@ -502,4 +478,3 @@ ADAPTERS: dict[str, Adapter] = {
     "T01": t01, "T03": t03, "T05": t05, "T08": t08, "T09": t09, "T10": t10, "T11": t11, "T12": t12,
     "H01": h01, "H04": h04, "H05": h05, "G01": g01,
 }  # fmt: skip
-__all__ = ["ADAPTERS", "UTC", "Meter", "date"]

