@@ -6,7 +6,7 @@ loop costs latency and never money.
 """
 
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
 from uuid import UUID
 
@@ -19,7 +19,7 @@ from agents.models import Workload
 from apikit.errors import DomainError
 from audit import ids
 from billing import holds, metering
-from leasing import calendar, starting
+from leasing import calendar, starting, terms
 from leasing.calendar import Seat
 from leasing.models import Lease, LeaseMember
 from leasing.moves import WrongState, instant_text, locked, move
@@ -111,15 +111,17 @@ def _check_fence(lease: Lease, at: datetime) -> None:
 def activate(*, lease_id: UUID, at: datetime, now: datetime) -> Lease:
     """Every member is ready: the meter starts at `at`, the second in which the last one's report was accepted.
 
-    A duration that was asked for counts from here. Idempotent.
+    A duration or period that was asked for counts from here. Idempotent.
     """
     lease = locked(lease_id)
     if lease.state == State.ACTIVE:
         return lease
     if lease.first_active_at is None:
         lease.first_active_at = at
-        if lease.duration_s and lease.end_at is None:
-            lease.end_at = at + timedelta(seconds=lease.duration_s)
+        if lease.end_at is None and (lease.duration_s or lease.period):
+            lease.end_at = terms.end_of(
+                start=at, duration_s=lease.duration_s, period=lease.period, zone=lease.organization.time_zone
+            )
             calendar.set_end(
                 lease=lease, epoch=lease.epoch, end_at=lease.end_at, stop_grace_s=settings.WORKLOAD_STOP_GRACE_S
             )
@@ -189,7 +191,7 @@ def end(
     if lease.state in {State.ENDING, State.ENDED}:
         return lease
     lease.ending_reason, lease.ending_detail, lease.exit_code = reason, detail[:300], exit_code
-    if lease.state == State.ACTIVE:
+    if lease.state in {State.ACTIVE, State.PARKED}:  # parked: the fee for holding
         lease.meter_seq += 1
         metering.stop(
             reference=lease.public_id, seq=lease.meter_seq, at=min(at, last_good) if last_good else at, cause=reason
@@ -254,6 +256,28 @@ def change_end(*, lease_id: UUID, end_at: datetime, at: datetime) -> Lease:
     lease.end_at, lease.version = end_at, lease.version + 1
     lease.save(update_fields=["end_at", "version"])
     return lease
+
+
+@transaction.atomic
+def renew(*, lease_id: UUID, at: datetime) -> bool:
+    """Move the end of a renewing lease to its next calendar step; False if it does not renew, or cannot."""
+    lease = locked(lease_id)
+    if not (lease.renew and lease.period and lease.first_active_at and lease.end_at) or lease.state != State.ACTIVE:
+        return False
+    ends, periods = lease.end_at, 1
+    while ends <= max(lease.end_at, at):
+        ends = terms.end_of(
+            start=lease.first_active_at, duration_s=None, period=lease.period, zone=lease.organization.time_zone,
+            periods=periods,
+        )  # fmt: skip
+        periods += 1
+    try:
+        calendar.set_end(lease=lease, epoch=lease.epoch, end_at=ends, stop_grace_s=settings.WORKLOAD_STOP_GRACE_S)
+    except calendar.DevicesTaken:
+        return False
+    lease.end_at, lease.version = ends, lease.version + 1
+    lease.save(update_fields=["end_at", "version"])
+    return True
 
 
 @transaction.atomic

@@ -107,7 +107,7 @@ class Lease(models.Model):
     meter_seq = models.BigIntegerField(default=0)
     failed_starts = models.PositiveSmallIntegerField(default=0)
     avoid_hosts = models.JSONField(default=list, blank=True)  # where it failed to start, ids
-    not_before = models.DateTimeField(null=True, blank=True)  # the fence of an earlier epoch: not placed sooner
+    parked_keep = models.CharField(max_length=5, blank=True)  # hold | queue, while it is parked
 
     requested_at = models.DateTimeField()
     first_active_at = models.DateTimeField(null=True, blank=True)
@@ -152,6 +152,11 @@ class Lease(models.Model):
     @property
     def public_id(self) -> str:
         return ids.encode("lease", self.id)
+
+    @property
+    def price_term(self) -> str:
+        """The term as the price list names it."""
+        return f"reserved:{self.period}" if self.term_kind == self.TermKind.RESERVED else str(self.term_kind)
 
 
 class LeaseMember(models.Model):

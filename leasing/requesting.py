@@ -12,7 +12,7 @@ from django.db.models import Sum
 
 from apikit.errors import DomainError, InvalidInput
 from audit import ids
-from billing import holds
+from billing import budgets, holds
 from leasing import catalogue_view, images, moves, promised_price, terms
 from leasing.grammar import GrammarError, Option, Request, from_fields, parse
 from leasing.models import Lease, Quote
@@ -200,7 +200,7 @@ def request_lease(
 ) -> Lease:
     """Write a pending lease at today's prices (or the quote's), and hold the money for its first minutes.
 
-    Raises QuotaExceeded, holds.InsufficientFunds or NothingForSale; nothing is written then.
+    Raises QuotaExceeded, budgets.BudgetExceeded, holds.InsufficientFunds or NothingForSale; nothing is written then.
     """
     # The lock makes "count, then insert" one step: without it two requests could each see the last GPU of the quota.
     organization = Organization.objects.select_for_update(no_key=True).get(pk=organization_id)
@@ -208,6 +208,7 @@ def request_lease(
     lease = draft(organization=organization, wanted=wanted, at=at, priced_at=priced_at)
     lease.created_by = created_by
     check_quota(organization=organization, gpus=lease.gpu_count, redeems=redeems)
+    budgets.refuse_if_exceeded(owner=organization.pk, currency=lease.currency, labels=lease.labels, at=at)
     lease.held_micros = first_hold_micros(wanted=wanted, at=priced_at)
     holds.place(
         owner=organization.pk, currency=lease.currency, amount_micros=lease.held_micros, reference=lease.public_id,

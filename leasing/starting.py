@@ -9,7 +9,7 @@ from agents import workloads
 from agents.models import Device, Host, Workload
 from billing import metering
 from leasing import calendar, workload_spec
-from leasing.models import Lease
+from leasing.models import Lease, LeaseMember
 from leasing.states import VALID_FOR_S, OnInterrupt
 
 
@@ -72,21 +72,27 @@ def _member_plans(lease: Lease) -> tuple[list[workload_spec.MemberPlan], dict[in
 
 def start_meters(lease: Lease, *, at: datetime) -> None:
     for member in lease.members.filter(epoch=lease.epoch).select_related("host").order_by("rank"):
-        metering.start(
-            payer=lease.organization_id,
-            payee=member.host.owner_id,
-            currency=lease.currency,
-            reference=lease.public_id,
-            member=member.rank,
-            use="active",
-            price_version_id=member.price_version_id,
-            quantity=member.gpu_count,
-            commission_bp=settings.COMMISSION_BP,
-            labels=lease.labels,
-            seq=lease.meter_seq,
-            at=at,
-            simulated=lease.simulated,
-        )
+        start_meter(lease, member, use="active", price_version_id=member.price_version_id, at=at)
+
+
+def start_meter(lease: Lease, member: LeaseMember, *, use: str, price_version_id: int, at: datetime) -> None:
+    """Let one member be in use from `at` on, under the lease's present number of facts."""
+    metering.start(
+        payer=lease.organization_id,
+        payee=member.host.owner_id,
+        currency=lease.currency,
+        reference=lease.public_id,
+        member=member.rank,
+        use=use,
+        price_version_id=price_version_id,
+        quantity=member.gpu_count,
+        commission_bp=settings.COMMISSION_BP,
+        labels=lease.labels,
+        seq=lease.meter_seq,
+        at=at,
+        simulated=lease.simulated,
+        follows=lease.term_kind == Lease.TermKind.SPOT,
+    )
 
 
 def live_workloads(lease: Lease) -> Sequence[Workload]:

@@ -2,8 +2,11 @@
 
 import re
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
+from zoneinfo import ZoneInfo
+
+from billing import pricing
 
 PERIODS = ("P1W", "P1M", "P1Y")
 MIN_DURATION_S = 60
@@ -53,6 +56,21 @@ def duration_s(text: str) -> int | None:
         days, hours, minutes, seconds = (int(part or 0) for part in iso.groups())
         return days * 86_400 + hours * 3600 + minutes * 60 + seconds
     return None
+
+
+def end_of(*, start: datetime, duration_s: int | None, period: str, zone: str, periods: int = 1) -> datetime:
+    """Return when a term that starts at `start` ends: seconds later, or `periods` calendar steps in the tenant's zone.
+
+    The end is counted from the start of all, never from the last end, so that 31 January renews on 28 February and then
+    on 31 March.
+    """
+    if duration_s is not None:
+        return start + timedelta(seconds=duration_s)
+    local = start.astimezone(ZoneInfo(zone))
+    if period == "P1W":
+        return pricing.boundary_instant(local, k=periods, days=7).astimezone(UTC)
+    months = {"P1M": 1, "P1Y": 12}[period]
+    return pricing.boundary_instant(local, k=periods, months=months).astimezone(UTC)
 
 
 def from_text(text: str) -> Term:

@@ -1,6 +1,8 @@
 """Doors: /leases, /offers and /quotes, since any of their writes may ask the decider."""
 
+from collections.abc import Callable
 from datetime import timedelta
+from functools import partial
 from typing import Any, ClassVar
 
 from rest_framework.request import Request
@@ -8,11 +10,11 @@ from rest_framework.response import Response
 
 from apikit import etag, pagination, strict_query
 from apikit.errors import NotFound
-from leasing import lifecycle, moves, quotes, requesting
+from leasing import lifecycle, moves, parking, quotes, requesting
 from leasing.models import Lease, Quote
 from leasing.states import ACTIONS, EndReason, State
 from scheduler import doorbell, following, planning, recovery, rendering
-from scheduler.lease_requests import ChangeEnd, EndRequest, LeaseEdit, LeaseRequest, QuoteRequest
+from scheduler.lease_requests import ChangeEnd, EndRequest, LeaseEdit, LeaseRequest, ParkRequest, QuoteRequest
 from tenants.access import OrganizationView
 
 DEFAULT_TTL_S = 120
@@ -108,7 +110,7 @@ class LeaseEnd(OrganizationView):
 
 
 class LeaseAction(OrganizationView):
-    """Actions that move the end of a lease; any that its state does not list is 409 `invalid-transition`."""
+    """All other actions; any that the lease's state does not list is 409 `invalid-transition`."""
 
     policy: ClassVar = {"post": "leases:write"}
 
@@ -116,10 +118,38 @@ class LeaseAction(OrganizationView):
         lease = self.found(self.mine(Lease), "lease", id)
         if action not in ACTIONS[State(lease.state)]:
             raise moves.WrongState(f"A lease that is {lease.state} has no action {action}.", lease=lease)
-        end_at = _new_end(lease, self.read(ChangeEnd), sign=1 if action == "extend" else -1)
-        lease = lifecycle.change_end(lease_id=lease.pk, end_at=end_at, at=self.at)
+        lease = ACTS[action](self, lease)
         doorbell.after_commit("scheduler.converge")
         return self.one(rendering.lease(lease, at=self.at), version=lease.version)
+
+
+def _change_end(view: OrganizationView, lease: Lease, *, sign: int) -> Lease:
+    end_at = _new_end(lease, view.read(ChangeEnd), sign=sign)
+    return lifecycle.change_end(lease_id=lease.pk, end_at=end_at, at=view.at)
+
+
+def _park(view: OrganizationView, lease: Lease) -> Lease:
+    keep = view.read(ParkRequest, optional=True).get("keep", parking.HOLD)
+    return recovery.park_now(lease=lease, keep=keep, at=view.at)
+
+
+def _resume(view: OrganizationView, lease: Lease) -> Lease:
+    view.read(EndRequest, optional=True)
+    return parking.resume(lease_id=lease.pk, at=view.at)
+
+
+def _restart(view: OrganizationView, lease: Lease) -> Lease:
+    view.read(EndRequest, optional=True)
+    return recovery.restart_now(lease=lease, at=view.at)
+
+
+ACTS: dict[str, Callable[[OrganizationView, Lease], Lease]] = {
+    "extend": partial(_change_end, sign=1),
+    "shorten": partial(_change_end, sign=-1),
+    "park": _park,
+    "resume": _resume,
+    "restart": _restart,
+}
 
 
 def _new_end(lease: Lease, asked: dict[str, Any], *, sign: int) -> Any:

@@ -15,8 +15,8 @@ from django.db.models import F, Q
 from agents import fence
 from agents.models import Workload
 from audit import ids
-from billing import exhaustion
-from leasing import calendar, lifecycle, starting
+from billing import budgets, exhaustion
+from leasing import calendar, lifecycle, parking, starting
 from leasing.models import Allocation, Lease
 from leasing.states import EndReason, State
 from scheduler import pool as pools
@@ -162,6 +162,9 @@ def _active(lease: Lease, at: datetime) -> None:
     exits = [w for w in workloads if w.exited_at is not None]
     if exits:
         last = min(exits, key=lambda w: w.exited_at or at)
+        if lease.on_exit == "restart" and parking.restarts_left(lease, at=at) > 0:
+            parking.restart(lease_id=lease.pk, at=at, last_good=last.exited_at, reason="on_exit")
+            return
         lifecycle.end(
             lease_id=lease.pk, reason=EndReason.COMPLETED, at=at, last_good=last.exited_at,
             detail=f"Its command exited with {last.exit_code}.", exit_code=last.exit_code,
@@ -172,7 +175,7 @@ def _active(lease: Lease, at: datetime) -> None:
         last_good, reason, detail = lost
         lifecycle.interrupt(lease_id=lease.pk, last_good=last_good, at=at, reason=reason, detail=detail)
         recovery.recover(Lease.objects.get(pk=lease.pk), workloads=list(workloads), at=at)
-    elif lease.end_at and lease.end_at <= at:
+    elif lease.end_at and lease.end_at <= at and not lifecycle.renew(lease_id=lease.pk, at=at):
         lifecycle.end(lease_id=lease.pk, reason=EndReason.EXPIRED, at=at, last_good=lease.end_at)
 
 
@@ -200,7 +203,11 @@ def release_devices(*, at: datetime) -> int:
     """Let the devices again whose lease has moved on and whose host says that nothing is left; return how many."""
     over = (
         Allocation.objects.filter(released_at__isnull=True, lease__isnull=False)
-        .filter(~Q(epoch=F("lease__epoch")) | Q(lease__state__in=[State.PENDING, State.ENDED]))
+        .filter(
+            ~Q(epoch=F("lease__epoch"))
+            | Q(lease__state__in=[State.PENDING, State.ENDED])
+            | Q(lease__state=State.PARKED, lease__parked_keep=parking.QUEUE)
+        )
         .select_related("lease", "device")
     )
     held = {(row.lease.public_id, row.epoch, row.rank, row.device.host_id) for row in over if row.lease}
@@ -218,6 +225,15 @@ def stop_exhausted(*, at: datetime) -> int:
     """End what runs on wallets whose money is used up (billing knows the second); return how many leases."""
     payers = exhaustion.due(at=at)
     return expire_balances(payers=payers, at=at) if payers else 0
+
+
+def stop_over_budget(*, at: datetime) -> int:
+    """End what runs under a used-up budget that its organization wants to stop at; return how many leases."""
+    references = [ids.decode("lease", reference) for reference in budgets.to_stop(at=at)]
+    leases = Lease.objects.filter(pk__in=[pk for pk in references if pk], state=State.ACTIVE)
+    for lease in leases:
+        recovery.end_now(lease=lease, reason=EndReason.BALANCE, at=at, detail="A budget is used up.")
+    return len(leases)
 
 
 def expire_balances(*, payers: list[UUID], at: datetime) -> int:

@@ -197,6 +197,10 @@ class EndRequest(StrictSerializer):
     pass
 
 
+class ParkRequest(StrictSerializer):
+    keep = Choice(choices=["hold", "queue"], required=False)
+
+
 class ChangeEnd(StrictSerializer):
     """Relative or absolute, never both."""
 

@@ -26,10 +26,6 @@ RETRY_S = 1  # a waiting lease is looked at again with every pass: capacity may 
 PASS_LOCK = 0x6770_7901  # any constant of our own: "gpy", placing
 
 
-def term_of(lease: Lease) -> str:
-    return f"reserved:{lease.period}" if lease.term_kind == Lease.TermKind.RESERVED else str(lease.term_kind)
-
-
 def options_of(options: dict[str, Any]) -> tuple[Want, ...]:
     return tuple(
         Want(
@@ -85,7 +81,7 @@ def assignment(lease: Lease, placement: Placement, pool: Pool, *, at: datetime) 
         host = pool.hosts[str(member.host)]
         sku = promised_price.sku(model=host.model, slice_name=option.slice)
         version = promised_price.frozen(
-            sku=sku, region=host.region, tier=host.tier, term=term_of(lease), currency=lease.currency,
+            sku=sku, region=host.region, tier=host.tier, term=lease.price_term, currency=lease.currency,
             priced_at=lease.priced_at, at=at,
         )  # fmt: skip
         prices[rank] = (version.pk, version.price_micros_per_hour)
@@ -129,7 +125,7 @@ def place_pending(*, at: datetime, grace_s: int) -> Pass:
             return done
     loaded: dict[tuple[str, str], Pool] = {}
     for place, lease in enumerate(queue(), start=1):
-        key = (term_of(lease), lease.currency)
+        key = (lease.price_term, lease.currency)
         pool = loaded.get(key) or loaded.setdefault(key, pools.load(term=key[0], currency=key[1], at=at))
         if _place(lease, pool, at=at, grace_s=grace_s, done=done, place=place):
             # Devices of one term's pool are devices of every other: what was bound must be seen there too.

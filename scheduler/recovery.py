@@ -19,7 +19,7 @@ from datetime import datetime, timedelta
 from django.conf import settings
 
 from agents.models import Device, Host, Workload
-from leasing import calendar, lifecycle, starting
+from leasing import calendar, lifecycle, parking, starting
 from leasing.models import Lease
 from leasing.states import VALID_FOR_S, EndReason, OnInterrupt
 
@@ -79,6 +79,18 @@ def billable_until(*, workloads: list[Workload], at: datetime, suspect_after_s: 
 
 def end_now(*, lease: Lease, reason: EndReason, at: datetime, detail: str = "") -> Lease:
     """End a lease at this second, or where its host has fallen silent, at the last one in which it was heard."""
+    return lifecycle.end(lease_id=lease.pk, reason=reason, at=at, last_good=_until(lease, at), detail=detail)
+
+
+def park_now(*, lease: Lease, keep: str, at: datetime) -> Lease:
+    """Park a lease; where its host has fallen silent, it is billed to the last second in which that was heard."""
+    return parking.park(lease_id=lease.pk, keep=keep, at=at, last_good=_until(lease, at))
+
+
+def restart_now(*, lease: Lease, at: datetime) -> Lease:
+    return parking.restart(lease_id=lease.pk, at=at, last_good=_until(lease, at))
+
+
+def _until(lease: Lease, at: datetime) -> datetime:
     workloads = list(starting.live_workloads(lease))
-    until = billable_until(workloads=workloads, at=at, suspect_after_s=settings.HOST_SUSPECT_AFTER_S)
-    return lifecycle.end(lease_id=lease.pk, reason=reason, at=at, last_good=until, detail=detail)
+    return billable_until(workloads=workloads, at=at, suspect_after_s=settings.HOST_SUSPECT_AFTER_S)

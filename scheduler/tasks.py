@@ -27,3 +27,8 @@ def expire_quotes(**_: object) -> None:
 @shared_task(name="scheduler.stop_exhausted")  # type: ignore[untyped-decorator]
 def stop_exhausted(**_: object) -> None:
     converging.stop_exhausted(at=clock.now())
+
+
+@shared_task(name="scheduler.stop_over_budget")  # type: ignore[untyped-decorator]
+def stop_over_budget(**_: object) -> None:
+    converging.stop_over_budget(at=clock.now())

@@ -11,6 +11,7 @@ LOOPS: dict[str, float] = {  # task name -> seconds between ticks
     "scheduler.converge": 1.0,
     "scheduler.expire_quotes": 5.0,
     "scheduler.stop_exhausted": 1.0,
+    "scheduler.stop_over_budget": 60.0,
     "agents.sweep_silence": 1.0,
     "agents.forget_old": 60.0,
     "billing.close_due": 60.0,

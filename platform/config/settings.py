@@ -1,6 +1,7 @@
 """Every setting of the control plane. What differs between environments comes from the environment (env.py)."""
 
 from base64 import b64encode
+from datetime import timedelta
 from hashlib import sha256
 from pathlib import Path
 
@@ -186,6 +187,9 @@ WORKLOAD_VALID_FOR_S = env.seconds("WORKLOAD_VALID_FOR_S", 60)
 WORKLOAD_STOP_GRACE_S = env.seconds("WORKLOAD_STOP_GRACE_S", 30)
 FENCE_MARGIN_S = env.seconds("FENCE_MARGIN_S", 30)
 REQUEST_HOLD_MINUTES = env.seconds("REQUEST_HOLD_MINUTES", 10)
+# `on_exit: restart` starts a container again so often within the window, then its lease ends.
+ON_EXIT_RESTARTS = 3
+ON_EXIT_WINDOW = timedelta(minutes=10)
 COMMISSION_BP = env.seconds("COMMISSION_BP", 1000)
 SIMULATED_CURRENCY = "XTS"  # ISO 4217's code for tests: play money, for simulated hardware only
 # Where images may come from; a bare name is docker.io's.

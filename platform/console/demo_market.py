@@ -18,6 +18,7 @@ from billing.models import PriceVersion
 from catalogue import loading
 from catalogue.models import GpuModel, Region, Zone
 from leasing import images
+from leasing.models import Image
 from tenants import keys, organizations, roles
 from tenants.models import ApiKey, Organization
 
@@ -25,7 +26,18 @@ REGION = "sim"
 MICROS_PER_GIB_HOUR = 25_000
 TERMS = {"on_demand": 100, "spot": 40, "reserved:P1W": 90, "reserved:P1M": 75, "reserved:P1Y": 55}  # percent
 FIRST_MONEY_MICROS = 10_000 * 1_000_000
+HOLD_PERCENT = 50
+# What a reserved lease pays at least if its tenant ends it early (docs/decisions/0004).
+COMMITTED_S = {"reserved:P1W": 7 * 86_400, "reserved:P1M": 28 * 86_400, "reserved:P1Y": 365 * 86_400}
 KEY_NAME = "embedded"
+# Made of this machine's own shell, so that a real container engine runs it without a registry (embedded.demo_image).
+DEMO_IMAGE = {
+    "slug": "gpuyard_demo",
+    "name": "Demonstration (no registry needed)",
+    "reference": "localhost/gpuyard/demo:1",
+    "description": "Lists the GPUs it sees and beats once a second. Simulated hosts only.",
+    "vendor": "",
+}
 
 
 @dataclass(frozen=True)
@@ -51,7 +63,9 @@ def publish_prices(*, at: datetime) -> int:
         for term, percent in TERMS.items():
             if (model.slug, term, "verified") in there:
                 continue
-            _publish(model.slug, term, (model.memory_gib or 0) * MICROS_PER_GIB_HOUR * percent // 100, region, at)
+            per_hour = (model.memory_gib or 0) * MICROS_PER_GIB_HOUR * percent // 100
+            _publish(model.slug, term, per_hour, region, at, minimum_s=COMMITTED_S.get(term, 0))
+            _publish(model.slug, term, per_hour * HOLD_PERCENT // 100, region, at, use="hold")
             for fraction in model.fractions:
                 part = int((model.memory_gib or 0) * float(fraction) * MICROS_PER_GIB_HOUR) * percent // 100
                 _publish(f"{model.slug}/{fraction}", term, part, region, at)
@@ -59,11 +73,15 @@ def publish_prices(*, at: datetime) -> int:
     return published
 
 
-def _publish(sku: str, term: str, micros: int, region: Region, at: datetime) -> None:
+def _publish(
+    sku: str, term: str, micros: int, region: Region, at: datetime, *, use: str = "active", minimum_s: int = 0
+) -> None:
     series = price_list.Series(
-        sku=sku, region=region.slug, tier="verified", term=term, use="active", currency=region.currency
+        sku=sku, region=region.slug, tier="verified", term=term, use=use, currency=region.currency
     )
-    price_list.publish(series=series, price_micros_per_hour=micros, starts_at=at, cause="simulated market", at=at)
+    price_list.publish(
+        series=series, price_micros_per_hour=micros, starts_at=at, cause="simulated market", at=at, minimum_s=minimum_s
+    )
 
 
 @transaction.atomic
@@ -113,6 +131,7 @@ def set_up(*, hosts: list[str], admin_password: str | None, at: datetime) -> dic
     """Make everything that is missing; return keys and tokens, which are shown this once."""
     loading.load()
     images.load_catalogue()
+    Image.objects.get_or_create(organization=None, slug=DEMO_IMAGE["slug"], defaults=DEMO_IMAGE)
     publish_prices(at=at)
     tenant, rival = found(TENANT, at=at, money=True), found(RIVAL, at=at, money=True)
     owner = found(OWNER, at=at, money=False)
