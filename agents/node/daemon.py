@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from agents import protocol
-from agents.node import clocks, inventory
+from agents.node import clocks, inventory, watchdog
 from agents.node.bell import Bell
 from agents.node.drivers import Driver
 from agents.node.engines import Engine
@@ -163,6 +163,7 @@ class Daemon:
         self._kernel_log.start()
         ticking = threading.Thread(target=self._ticking.run, name="reconciler", daemon=True)
         ticking.start()
+        watchdog.tell("READY=1")
         try:
             self._syncing.run()
         finally:

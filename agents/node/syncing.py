@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from agents import protocol
-from agents.node import clocks
+from agents.node import clocks, watchdog
 from agents.node.bell import Bell
 from agents.node.drivers import Driver
 from agents.node.identity import Identity, StateFolder
@@ -194,6 +194,7 @@ class Ticking:
             self._work.clear()
             try:
                 wait_s = self._reconciler.tick()
+                watchdog.tell("WATCHDOG=1")
             except Exception as fault:
                 self._say(f"a look at the workloads failed: {type(fault).__name__}: {fault}")
                 wait_s = 5.0
