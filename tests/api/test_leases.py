@@ -15,6 +15,7 @@ from tests.tenants.conftest import MemberCaller
 
 pytestmark = pytest.mark.django_db
 LEASES = "/api/v1/leases"
+CAP_CURRENCY = "/constraints/max_price/currency"
 BODY = {"request": "A100_80G x4", "image": "pytorch_latest"}
 
 
@@ -89,7 +90,7 @@ def test_the_four_fields_of_tenants_schedulers_mean_machines(caller: MemberCalle
         ({"command": "python train.py"}, "/command", "wrong_type"),
         ({"notice_s": "120"}, "/notice_s", "wrong_type"),
         ({"ssh_keys": ["ssh-ed25519 AAAA\nssh-ed25519 BBBB"]}, "/ssh_keys/0", "bad_value"),
-        ({"constraints": {"max_price": {"amount": "1", "currency": "CNY"}}}, "/constraints/max_price/currency", "bad_value"),
+        ({"constraints": {"max_price": {"amount": "1", "currency": "CNY"}}}, CAP_CURRENCY, "bad_value"),
     ],
 )  # fmt: skip
 def test_bad_input_gets_its_place_and_writes_nothing(
@@ -124,7 +125,8 @@ def test_a_foreign_lease_is_a_404_everywhere(caller: MemberCaller) -> None:
     path = f"{LEASES}/{lease.public_id}"
 
     for answer in (
-        caller.get(path), caller.send("DELETE", path), caller.send("PATCH", path, {"name": "mine"}, **{"If-Match": '"1"'}),
+        caller.get(path), caller.send("DELETE", path),
+        caller.send("PATCH", path, {"name": "mine"}, **{"If-Match": '"1"'}),
         caller.post(f"{path}/actions/end", {}), caller.post(f"{path}/actions/extend", {"by_s": 60}),
         caller.get(f"{path}/events"), caller.get(f"{path}/logs"), caller.get(f"{path}/charges"),
         caller.get(f"{path}/members"),

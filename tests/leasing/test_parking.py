@@ -3,9 +3,9 @@
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from billing.models.terms import BudgetAction
 
 from billing import budgets, metering, price_list, reconcile
+from billing.models.terms import BudgetAction
 from leasing import parking, terms
 from leasing.models import Allocation, Lease
 from leasing.moves import WrongState
