@@ -22,9 +22,10 @@ _DIED = frozenset({"exited", "gone"})
 
 @dataclass
 class Outcome:
-    """Faults of single items, for the host's diary; and which workloads were named."""
+    """Faults of single items, for the host's diary; which workloads were named; which cannot be stopped any more."""
 
     faults: list[str] = field(default_factory=list)
+    stuck: list[Workload] = field(default_factory=list)
     named: set[Key] = field(default_factory=set)
 
 
@@ -53,7 +54,10 @@ def apply_workloads(
             if report.step in RUNNING_STEPS:
                 outcome.faults.append(f"{report.lease[:40]}/{report.member} epoch {report.epoch} is not wanted here")
             continue
+        was_stuck = workload.step == "stuck"
         _apply(workload, report, at)
+        if workload.step == "stuck" and not was_stuck:
+            outcome.stuck.append(workload)
         if report.spec_hash != workload.spec_hash:
             outcome.faults.append(f"{workload} runs with another spec")
     for key, workload in known.items():

@@ -138,6 +138,8 @@ def _apply(caller: Caller, request: SyncRequest, *, peer: str, rebooted: bool, a
         host=host, items=request.workloads, have_generation=request.have_generation,
         engine_up="engine_down" not in request.conditions, known=known, at=at,
     )  # fmt: skip
+    for workload in told.stuck:
+        _cordon_for(workload, host, at=at)
     leased = {uuid for w in known.values() for uuid in w.spec.get("devices", [])}
     outcome, waiting = reports.apply_devices(
         host=host, items=request.devices, inventory_is_known=not need, leased=leased, rebooted=rebooted, at=at
@@ -157,6 +159,13 @@ def _apply(caller: Caller, request: SyncRequest, *, peer: str, rebooted: bool, a
         generation=host.generation, acks={name: value for name, value in acks.items() if value}, need=need,
         urgent=asked is not None or bool(need and request.inventory is None),
     )  # fmt: skip
+
+
+def _cordon_for(workload: Workload, host: Host, *, at: datetime) -> None:
+    """A container that nothing can stop holds its devices until the host is rebooted: nobody new is sent there."""
+    reason = f"{workload} cannot be stopped. Reboot the host."
+    host.scheduling = host_life.cordon(host_id=host.pk, reason=reason, by="system:agents", at=at).scheduling
+    host_events.raise_alarm(kind="workload_stuck", subject=host.public_id, detail=reason, at=at)
 
 
 def _take_inventory(host: Host, request: SyncRequest, *, peer: str, at: datetime) -> tuple[list[str], list[str]]:

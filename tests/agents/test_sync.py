@@ -5,7 +5,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from agents import verification, workloads
-from agents.models import Device, Host, HostEvent, Workload
+from agents.models import Alarm, Device, Host, HostEvent, Workload
 from catalogue.models import GpuModel
 from tests.agents.conftest import Clock
 from tests.agents.fake_agent import FakeAgent, make_agent, make_online_agent
@@ -239,6 +239,21 @@ def test_what_a_host_that_took_in_the_list_does_not_name_any_more_is_gone(at: Cl
     agent.sync(workloads=[])
 
     assert Workload.objects.get().gone_at == NOON
+
+
+def test_a_container_that_cannot_be_stopped_cordons_its_host_once_and_calls_a_person(at: Clock) -> None:
+    agent = make_online_agent()
+    desired = start(agent)
+    workloads.unwant(reference=REFERENCE, at=after(1), reason="end")
+    stuck = [agent.report(desired, "stuck")]
+
+    agent.sync(workloads=stuck)
+    agent.sync(workloads=stuck)
+
+    assert agent.row.scheduling == "cordoned"
+    assert HostEvent.objects.filter(kind="host.cordoned").count() == 1
+    assert Alarm.objects.get(closed_at=None).kind == "workload_stuck"
+    assert Workload.objects.get().gone_at is None
 
 
 def test_lost_use_is_known_with_its_first_second_until_it_is_back(at: Clock) -> None:
