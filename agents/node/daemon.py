@@ -25,6 +25,7 @@ from agents.node.wire import NoContact, Refused, Wire
 from agents.node.wishes import Wishes
 
 DOCUMENT_FOR_S = 60.0
+PURGE_GRACE_S = 2
 DISK_PRESSURE_PART = 20  # less than a twentieth of the disk free
 
 
@@ -101,6 +102,20 @@ def enrol(folder: StateFolder, *, server: str, token: str, settings: dict[str, A
     folder.save_identity(identity)
     folder.save_settings(settings)
     return identity
+
+
+def purge(folder: StateFolder, identity: Identity, settings: dict[str, Any]) -> int:
+    """End and remove every workload of this host, so that nothing of it runs without an agent; return how many.
+
+    Raises EngineError; the next agent reports them as exited.
+    """
+    engine = make_engine(settings, folder)
+    found = engine.containers(identity.host)
+    for container in found:
+        engine.stop(container.name, grace_s=PURGE_GRACE_S)
+        engine.remove(container.name)
+    engine.close()
+    return len(found)
 
 
 class Daemon:

@@ -1,4 +1,4 @@
-"""The command line of a host: `gpuyard-agent enrol | run | doctor | record`."""
+"""The command line of a host: `gpuyard-agent enrol | run | purge | doctor | record`."""
 
 import argparse
 import os
@@ -6,7 +6,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from agents.node.daemon import Daemon, NotEnrolled, enrol
+from agents.node.daemon import Daemon, NotEnrolled, enrol, purge
+from agents.node.engines import EngineError
 from agents.node.identity import Identity, StateError, StateFolder
 from agents.node.syncing import AGENT_VERSION, said
 
@@ -18,7 +19,7 @@ def main(argv: list[str] | None = None) -> int:
     options = parser().parse_args(argv)
     try:
         return int(options.act(options))
-    except (StateError, NotEnrolled) as fault:
+    except (StateError, NotEnrolled, EngineError) as fault:
         print(f"gpuyard-agent: {fault}", file=sys.stderr)
         return 1
     except ValueError as fault:
@@ -35,6 +36,7 @@ def parser() -> argparse.ArgumentParser:
         ("enrol", _enrol, "trade a one-time token for this host's identity"),
         ("run", _run, "run the agent (enrols first when a token is given)"),
         ("doctor", _doctor, "say what is wrong with this machine, and how to mend it"),
+        ("purge", _purge, "stop and remove all workloads of this host, for good (the agent must not run)"),
         ("record", _record, "write what the GPU library answers, as one JSON document"),
     ):
         sub = verbs.add_parser(verb, help=text)
@@ -139,6 +141,15 @@ def _run(options: argparse.Namespace) -> int:
     if settings.get("driver") == "sim":
         said(f"its GPUs are simulated: {', '.join(settings['sim'])}")
     Daemon(folder, identity, settings).run()
+    return 0
+
+
+def _purge(options: argparse.Namespace) -> int:
+    folder = StateFolder(options.state_dir)
+    folder.hold()
+    identity = folder.identity()
+    ended = purge(folder, identity, _settings(options, folder)) if identity and identity.enrolled else 0
+    print(f"{ended} workloads were ended and removed")
     return 0
 
 

@@ -239,8 +239,11 @@ ret nvmlDeviceRegisterEvents(void *h, unsigned long long types, void *set) {
     (void)types; (void)set; return enter("RegisterEvents", ID(h));
 }
 ret nvmlEventSetWait_v2(void *set, event_t *out, unsigned timeout_ms) {
+    /* How long it sleeps between two looks: a real driver wakes nobody while nothing happens. */
+    const char *step = getenv("FAKE_NVML_STEP_MS");
+    unsigned step_ms = step ? atoi(step) : 20;
     (void)set;
-    for (unsigned waited = 0;; waited += 20) {
+    for (unsigned waited = 0;; waited += step_ms) {
         ret r = enter("EventSetWait_v2", -1);
         if (r) return r;
         if (told < nxids) {
@@ -249,6 +252,6 @@ ret nvmlEventSetWait_v2(void *set, event_t *out, unsigned timeout_ms) {
             return 0;
         }
         if (waited >= timeout_ms) return 10;
-        usleep(20 * 1000);
+        usleep(step_ms * 1000);
     }
 }

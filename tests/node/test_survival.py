@@ -216,6 +216,19 @@ def test_the_state_folder_is_closed_to_others_and_the_token_is_not_in_it(plane: 
     assert "one-time" not in json.dumps([path.read_text() for path in agent.folder.glob("*.json")])
 
 
+def test_purge_leaves_nothing_running_on_a_host_that_is_given_up(plane: FakeControlPlane, agent: Agent) -> None:
+    plane.wait_step(plane.want(devices=agent.devices[:1]), "ready")
+    purge = [sys.executable, "-m", "agents.node.main", "purge", "--state-dir", str(agent.folder)]
+    refused = subprocess.run(purge, cwd=ROOT, capture_output=True, text=True, timeout=30, check=False)
+    assert (refused.returncode, "already runs" in refused.stderr) == (1, True)
+    agent.kill()
+    assert agent.processes("gy-lease_1-0-1") != []
+
+    subprocess.run(purge, cwd=ROOT, timeout=30, check=True, capture_output=True)
+
+    assert agent.processes("gy-lease_1-0-1") == []
+
+
 def test_an_orderly_end_leaves_workloads_running(plane: FakeControlPlane, agent: Agent) -> None:
     key = plane.want(devices=agent.devices[:1])
     plane.wait_step(key, "ready")
