@@ -139,11 +139,15 @@ def redeem(
 
 
 def _check_image(organization: Organization, quote: Quote, wanted: Wanted, at: datetime) -> None:
-    """Raise ImageNotRunnable if the held hosts cannot run the image, whatever is free there."""
+    """Raise ImageNotRunnable if the held hosts cannot run the image, whatever is free or in service there now."""
     held = {seat["host"] for seat in quote.placement["seats"]}
     pool = pools.load(term=wanted.price_term, currency=wanted.currency, at=at)
     emptied = [
-        replace(view, devices=tuple(replace(device, busy=()) for device in view.devices))
+        replace(
+            view,
+            out_of_service="",
+            devices=tuple(replace(device, busy=(), out_of_service="") for device in view.devices),
+        )
         for key, view in pool.hosts.items()
         if key.split("/")[0] in held
     ]

@@ -25,11 +25,11 @@ from embedded.stack_folder import default_path
 
 # Short, so that a dead host costs seconds of a demonstration; production waits 30 s, 60 s and 30 s.
 SHORTENED = {
-    "WORKLOAD_VALID_FOR_S": "6",
+    "WORKLOAD_VALID_FOR_S": "8",
     "WORKLOAD_STOP_GRACE_S": "3",
     "FENCE_MARGIN_S": "2",
-    "HOST_SUSPECT_AFTER_S": "4",
-    "HOST_SILENCE_LIMIT_S": "8",
+    "HOST_SUSPECT_AFTER_S": "8",
+    "HOST_SILENCE_LIMIT_S": "12",
     "HOST_SYNC_HOLD_S": "2",
 }
 MODEL = "A100_80G"
