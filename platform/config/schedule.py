@@ -16,6 +16,7 @@ LOOPS: dict[str, float] = {  # task name -> seconds between ticks
     "agents.forget_old": 60.0,
     "billing.close_due": 60.0,
     "billing.exhaustion_due": 5.0,
+    "console.check_invariants": 600.0,
     "outbox.relay": 1.0,
     "outbox.deliver": 1.0,
     "outbox.forget_old": 3600.0,

@@ -5,7 +5,7 @@ from datetime import timedelta
 from hashlib import sha256
 from pathlib import Path
 
-from config import env, schedule
+from config import env, log_lines, schedule
 
 BASE_DIR = Path(__file__).resolve().parent.parent.parent
 
@@ -15,7 +15,7 @@ ALLOWED_HOSTS = env.text("ALLOWED_HOSTS", "localhost,127.0.0.1,[::1]").split(","
 CSRF_TRUSTED_ORIGINS = [origin for origin in env.text("CSRF_TRUSTED_ORIGINS", "").split(",") if origin]
 
 INSTALLED_APPS = [
-    "django.contrib.admin",
+    "console.admin_config.OperatorsAdminConfig",  # django.contrib.admin with our own site
     "django.contrib.auth",
     "django.contrib.contenttypes",
     "django.contrib.sessions",
@@ -40,6 +40,7 @@ INSTALLED_APPS = [
 
 MIDDLEWARE = [
     "apikit.requests.RequestIdMiddleware",  # outermost: refusals of the others become problems too
+    "console.request_measures.RequestMeasures",
     "django.middleware.security.SecurityMiddleware",
     "servestatic.middleware.ServeStaticMiddleware",
     "django.contrib.sessions.middleware.SessionMiddleware",
@@ -92,6 +93,11 @@ AUTH_PASSWORD_VALIDATORS = [
     {"NAME": "django.contrib.auth.password_validation.MinimumLengthValidator", "OPTIONS": {"min_length": 12}},
     {"NAME": "django.contrib.auth.password_validation.CommonPasswordValidator"},
 ]
+
+# Who may read /metrics from elsewhere; without it, only callers on this machine.
+METRICS_TOKEN = env.text("METRICS_TOKEN", "")
+LOGGING = log_lines.logging_of(level=env.text("LOG_LEVEL", "INFO"), form=env.text("LOG_FORM", "json"))
+log_lines.configure()
 
 USE_TZ = True
 TIME_ZONE = "UTC"
@@ -160,6 +166,7 @@ CELERY_WORKER_SOFT_SHUTDOWN_TIMEOUT = 25
 CELERY_WORKER_CANCEL_LONG_RUNNING_TASKS_ON_CONNECTION_LOSS = True
 CELERY_WORKER_ENABLE_REMOTE_CONTROL = False
 CELERY_WORKER_SEND_TASK_EVENTS = False
+CELERY_WORKER_HIJACK_ROOT_LOGGER = False  # its lines go where all go (LOGGING)
 CELERY_BROKER_CONNECTION_RETRY_ON_STARTUP = True
 CELERY_BROKER_CONNECTION_MAX_RETRIES = None
 CELERY_BROKER_CONNECTION_TIMEOUT = 2

@@ -6,6 +6,7 @@ from django.urls import URLPattern, URLResolver, include, path
 import agents.urls
 import billing.urls
 import catalogue.urls
+import console.urls
 import outbox.urls
 import scheduler.urls
 import tenants.urls
@@ -20,6 +21,7 @@ api_v1: list[URLPattern | URLResolver] = [
 ]
 
 urlpatterns: list[URLPattern | URLResolver] = [
+    *console.urls.probes,
     path("admin/", admin.site.urls),
     path("api/v1/", include(api_v1)),
     path("agent/v1/", include(agents.urls.agent_urlpatterns)),

@@ -103,7 +103,7 @@ def _door(name: str, interface: str, application: str, port: int, *options: str)
         *options,
         application,
     )
-    return Process(name, command, answers_at=f"http://127.0.0.1:{port}/admin/login/")
+    return Process(name, command, answers_at=f"http://127.0.0.1:{port}/livez")
 
 
 def _python(*arguments: str) -> tuple[str, ...]:
