@@ -18,25 +18,39 @@ from billing.models.accounts import AccountKind
 HORIZON_S = 100 * 366 * 86_400
 WARN_AHEAD_S = (86_400, 3_600, 600)
 
-# One pass over what runs. What is exact and not posted = numerator now - 3600 x charge at the last close, per meter.
+# What is exact and not posted = numerator now - 3600 x charge at the last close, per meter. Of a meter that runs across
+# the close, its own row says both (`live`); of one that ran before and not across it, a remainder is left (`rest`).
 REFRESH = """
 WITH closed AS (
     SELECT shard, extract(epoch FROM max(upper(during)))::bigint AS to_s FROM billing_billingrun GROUP BY shard
-), running AS (
-    SELECT m.payer_id,
-        sum(CASE WHEN s.start_s <= %(at_s)s AND (s.end_s IS NULL OR s.end_s > %(at_s)s)
-            THEN s.rate_micros_per_hour ELSE 0 END) AS burn,
-        sum(s.rate_micros_per_hour * greatest(0, least(s.end_s, %(at_s)s) - s.start_s))::bigint - m.void_num AS num,
-        greatest(0, sum(s.rate_micros_per_hour * greatest(0, least(s.end_s, coalesce(c.to_s, 0)) - s.start_s))::bigint
-            - m.void_num) AS closed_num,
-        min(CASE WHEN s.start_s > %(at_s)s THEN s.start_s WHEN s.end_s > %(at_s)s THEN s.end_s END) AS next_s
+), live AS (
+    SELECT m.payer_id, s.start_s, s.end_s, s.rate_micros_per_hour AS rate, coalesce(c.to_s, 0) AS to_s,
+        s.base_num - m.void_num + s.rate_micros_per_hour * greatest(0, least(s.end_s, coalesce(c.to_s, 0)) - s.start_s)
+            AS n0
     FROM billing_segment s JOIN billing_meter m ON m.id = s.meter_id LEFT JOIN closed c ON c.shard = m.shard
-    WHERE NOT s.settled AND (%(payers)s::bigint[] IS NULL OR m.payer_id = ANY(%(payers)s))
-    GROUP BY m.id, c.to_s
+    WHERE NOT s.settled AND (s.end_s IS NULL OR s.end_s > least(%(at_s)s, coalesce(c.to_s, 0)))
+        AND (%(payers)s::bigint[] IS NULL OR m.payer_id = ANY(%(payers)s))
+), ended AS (
+    SELECT DISTINCT ON (s.meter_id) m.payer_id, s.meter_id, c.to_s,
+        (s.base_num - m.void_num + s.rate_micros_per_hour * (s.end_s - s.start_s)) %% 3600 AS num
+    FROM billing_segment s JOIN billing_meter m ON m.id = s.meter_id JOIN closed c ON c.shard = m.shard
+    WHERE NOT s.settled AND s.end_s <= c.to_s AND (%(payers)s::bigint[] IS NULL OR m.payer_id = ANY(%(payers)s))
+    ORDER BY s.meter_id, s.start_s DESC, s.end_s DESC, s.id DESC
+), rest AS (
+    SELECT payer_id, num FROM ended e WHERE NOT EXISTS (
+        SELECT FROM billing_segment s WHERE s.meter_id = e.meter_id AND s.start_s < e.to_s
+            AND (s.end_s IS NULL OR s.end_s > e.to_s))
 ), payer AS (
-    SELECT payer_id, sum(burn)::bigint AS burn, min(next_s) AS next_s,
-        sum(num - closed_num / 3600 * 3600)::bigint AS accrued_num
-    FROM running GROUP BY payer_id
+    SELECT payer_id, sum(burn)::bigint AS burn, min(next_s) AS next_s, sum(num)::bigint AS accrued_num FROM (
+        SELECT payer_id,
+            CASE WHEN start_s <= %(at_s)s AND (end_s IS NULL OR end_s > %(at_s)s) THEN rate ELSE 0 END AS burn,
+            CASE WHEN start_s > %(at_s)s THEN start_s WHEN end_s > %(at_s)s THEN end_s END AS next_s,
+            rate * (greatest(0, least(end_s, %(at_s)s) - start_s) - greatest(0, least(end_s, to_s) - start_s))
+                + CASE WHEN start_s < to_s AND (end_s IS NULL OR end_s > to_s) THEN n0 %% 3600 ELSE 0 END AS num
+        FROM live
+        UNION ALL
+        SELECT payer_id, 0, NULL, num FROM rest
+    ) pieces GROUP BY payer_id
 ), due AS (
     SELECT b.account_id, coalesce(p.burn, 0) AS burn, coalesce(p.accrued_num, 0) AS accrued_num, p.next_s,
         div((b.balance_micros - b.held_micros - b.floor_micros)::numeric * 3600 - p.accrued_num, nullif(p.burn, 0)) AS n
@@ -68,13 +82,17 @@ def refresh(*, accounts: Collection[int], at: datetime) -> None:
         _refresh(sorted(accounts), at_s=int(at.timestamp()))
 
 
-def refresh_many(*, accounts: Collection[int], at: datetime) -> None:
-    """The same in one statement for many wallets: a change known ahead is looked at when it comes (`refresh_at`).
+def look_again(*, accounts: Collection[int], at_s: int) -> None:
+    """Let wallets be computed again at a second at which their burn changes; until then what is stored holds.
 
-    Until then `exhaust_at` may name a second after that change, which `refresh_passed` computes again before it is due.
+    `exhaust_at` may name a second after that change meanwhile, and is corrected before it is due.
     """
-    if accounts:
-        _refresh(sorted(accounts), at_s=int(at.timestamp()), look_ahead=False)
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "UPDATE billing_accountbalance SET refresh_at = least(refresh_at, to_timestamp(%s))"
+            " WHERE account_id = ANY(%s)",
+            [at_s, list(accounts)],
+        )
 
 
 @transaction.atomic
@@ -126,14 +144,12 @@ def warn_due(*, at: datetime) -> list[RunningDryWarning]:
     return new
 
 
-def _refresh(accounts: list[int] | None, *, at_s: int, look_ahead: bool = True) -> int:
+def _refresh(accounts: list[int] | None, *, at_s: int) -> int:
     with connection.cursor() as cursor:
         cursor.execute(REFRESH, {"at_s": at_s, "payers": accounts, "horizon_s": HORIZON_S})
         ahead = dict(cursor.fetchall())
     credits = grants.credits_of(accounts)
-    for account_id in sorted(
-        account_id for account_id, next_s in ahead.items() if (next_s and look_ahead) or account_id in credits
-    ):
+    for account_id in sorted(account_id for account_id, next_s in ahead.items() if next_s or account_id in credits):
         _walk(account_id, credits=credits.get(account_id, []), at_s=at_s)
     return len(ahead)
 

@@ -170,3 +170,16 @@ WHERE b.balance_micros <> CASE WHEN p.closed THEN 0 ELSE p.price_micros - p.earn
 SELECT p.id, concat(count(j.id), ' journals') FROM billing_payment p
 LEFT JOIN billing_journal j ON j.key = concat('topup:', p.provider, ':', p.provider_ref) AND p.provider_ref <> ''
 GROUP BY p.id HAVING count(j.id) <> CASE WHEN p.state = 'settled' THEN 1 ELSE 0 END
+
+-- invariant: what runs against a wallet follows from the segments
+/*METERS*/, running AS (
+    SELECT m.payer_id, m.id, b.as_of, b.burn_micros_per_hour, b.accrued_num,
+        sum(s.rate_micros_per_hour
+            * greatest(0, least(s.end_s, extract(epoch FROM b.as_of)::bigint) - s.start_s)) - m.void_num AS num
+    FROM billing_meter m JOIN billing_segment s ON s.meter_id = m.id JOIN billing_accountbalance b ON b.account_id = m.payer_id
+    WHERE m.settled_at IS NULL AND b.as_of IS NOT NULL GROUP BY m.id, b.account_id
+), payer AS (
+    SELECT r.payer_id, max(r.accrued_num) AS stored, sum(r.num - 3600 * c.micros) AS right_num
+    FROM running r JOIN charged c ON c.id = r.id GROUP BY r.payer_id
+)
+SELECT payer_id, concat('stored ', stored, ', true ', right_num) FROM payer WHERE stored <> right_num

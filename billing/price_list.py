@@ -1,6 +1,7 @@
 """The price list: a new version from an instant on, never an edit, never in the past; and what a thing costs when."""
 
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, fields
 from datetime import datetime
 
 from django.db import transaction
@@ -72,6 +73,46 @@ def publish(
     if last is not None:
         PriceVersion.objects.filter(pk=last.pk).update(during=DateTimeTZRange(last.during.lower, starts_at))
     return row.versions.create(during=DateTimeTZRange(starts_at, None), published_at=at, **terms)
+
+
+@dataclass(frozen=True)
+class FirstPrice:
+    """What a series costs from its beginning; `minimum_s` as in `publish`."""
+
+    series: Series
+    price_micros_per_hour: int
+    minimum_s: int = 0
+
+
+@transaction.atomic
+def publish_first(prices: Sequence[FirstPrice], *, starts_at: datetime, cause: str, at: datetime) -> int:
+    """Open many series at once, each at its first price; one that has a price already keeps it. Return how many began.
+
+    Three statements, however many there are. Raises PriceInThePast, or ValueError for a price below zero.
+    """
+    starts_at = whole_second(starts_at)
+    if starts_at < whole_second(at):
+        raise PriceInThePast("A price begins now or later.")
+    if any(min(first.price_micros_per_hour, first.minimum_s) < 0 for first in prices):
+        raise ValueError("negative price terms")
+    PriceSeries.objects.bulk_create([PriceSeries(**asdict(first.series)) for first in prices], ignore_conflicts=True)
+    names = [field.name for field in fields(Series)]
+    unpriced = {
+        tuple(getattr(row, name) for name in names): row for row in PriceSeries.objects.filter(versions__isnull=True)
+    }
+    versions = [
+        PriceVersion(
+            series=unpriced[key],
+            during=DateTimeTZRange(starts_at, None),
+            price_micros_per_hour=first.price_micros_per_hour,
+            minimum_s=first.minimum_s,
+            cause=cause,
+            published_at=at,
+        )
+        for first in prices
+        if (key := tuple(getattr(first.series, name) for name in names)) in unpriced
+    ]
+    return len(PriceVersion.objects.bulk_create(versions))
 
 
 def version_at(*, series: Series, at: datetime) -> PriceVersion:

@@ -51,7 +51,7 @@ def move(
                 "price": price_micros_per_hour,
             },
         )
-    exhaustion.refresh_many(accounts=payers, at=at)
+    exhaustion.look_again(accounts=payers, at_s=int(version.during.lower.timestamp()))
     return version
 
 
