@@ -78,6 +78,7 @@ class Host(models.Model):
     boot_no = models.BigIntegerField(default=0)
     last_seq = models.BigIntegerField(default=0)
     last_created = models.BigIntegerField(default=0)  # by the agent's clock: tells a clone from a replay
+    boot_heard_at = models.DateTimeField(null=True, blank=True)  # when this boot_no was heard first
     generation = models.BigIntegerField(default=1)
     last_heard_at = models.DateTimeField(null=True, blank=True)
     last_answered_at = models.DateTimeField(null=True, blank=True)

@@ -7,16 +7,19 @@ always ours, that of the receipt.
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
+
+from django.conf import settings
 
 from agents import capacity, health, host_events
 from agents.models import Device, Host, Workload
-from agents.protocol import FAILURES, RUNNING_STEPS, STEPS, DeviceReport, ProtocolError, WorkloadReport
+from agents.protocol import FAILURES, RUNNING_STEPS, STEPS, DeviceReport, ProtocolError, WorkloadReport, silent_life_s
 from apikit.clock import whole_second
 
 Key = tuple[str, int, int]
 READING_LIMIT = 64
+ORPHAN_S = 60  # how long an agent waits before it stops a container of ours that it does not know (AGENT.md section 4)
 _DIED = frozenset({"exited", "gone"})
 
 
@@ -35,7 +38,7 @@ def apply_workloads(
     """Write what is reported into the workloads in `known` (those of this host that may still run).
 
     have_generation, engine_up: a host that has taken in the list without a workload, sees its engine, and does not name
-    it any more, has nothing left of it.
+    it for long enough, has nothing left of it (`_is_forgotten`).
     """
     outcome = Outcome()
     for item in items:
@@ -61,10 +64,23 @@ def apply_workloads(
         if report.spec_hash != workload.spec_hash:
             outcome.faults.append(f"{workload} runs with another spec")
     for key, workload in known.items():
-        left = workload.unwanted_generation
-        if key not in outcome.named and engine_up and left is not None and have_generation >= left:
+        if key not in outcome.named and engine_up and _is_forgotten(host, workload, have_generation, at):
             _finish(workload, at)
     return outcome
+
+
+def _is_forgotten(host: Host, workload: Workload, have_generation: int, at: datetime) -> bool:
+    """Return whether an agent that lost its journal must have stopped what it does not know any more.
+
+    It acknowledges each stop as `gone`; one that does not name a workload at all has forgotten it. What is left of it
+    is then an orphan, stopped ORPHAN_S after the agent's first contact. Until then its devices are not free.
+    """
+    if workload.unwanted_generation is None or have_generation < workload.unwanted_generation:
+        return False
+    heard = [workload.reported_at, workload.unwanted_at, host.boot_heard_at or host.last_heard_at]
+    since = max(moment for moment in heard if moment is not None)
+    left_s = ORPHAN_S + silent_life_s(valid_for_s=0, stop_grace_s=workload.stop_grace_s) + settings.FENCE_MARGIN_S
+    return at >= since + timedelta(seconds=left_s)
 
 
 def _apply(workload: Workload, report: WorkloadReport, at: datetime) -> None:

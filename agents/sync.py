@@ -14,7 +14,7 @@ from uuid import UUID
 
 from django.conf import settings
 from django.db import transaction
-from django.db.models import DateTimeField, ExpressionWrapper, F, Q, Value
+from django.db.models import Case, DateTimeField, ExpressionWrapper, F, Q, Value, When
 from django.db.models.functions import Coalesce, Greatest
 
 from agents import capacity, host_events, host_life, inventory, logs, receipts, reports, verification, workloads
@@ -103,6 +103,7 @@ def _accept(caller: Caller, request: SyncRequest, *, at: datetime) -> bool:
         Host.objects.filter(fresh, pk=caller.host_id, key_id=caller.key_id)
         .exclude(state=Host.State.RETIRED)
         .update(
+            boot_heard_at=Case(When(boot_no__lt=boot, then=Value(at)), default=F("boot_heard_at")),
             boot_no=boot,
             last_seq=seq,
             last_created=Greatest("last_created", caller.created),

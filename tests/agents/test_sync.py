@@ -225,20 +225,27 @@ def test_gone_is_an_acknowledgement_only_of_what_is_given_up(at: Clock) -> None:
     assert Workload.objects.get().gone_at == after(5)
 
 
-def test_what_a_host_that_took_in_the_list_does_not_name_any_more_is_gone(at: Clock) -> None:
+def test_what_an_agent_forgot_is_gone_once_it_must_have_stopped_its_orphans(at: Clock) -> None:
     agent = make_online_agent()
     desired = start(agent)
-    running = [agent.report(desired, "ready")]
-    agent.sync(workloads=running)
+    agent.sync(workloads=[agent.report(desired, "ready")])
     workloads.unwant(reference=REFERENCE, at=after(1), reason="end")
+    at.forward(1000)
+    agent.boot_no, agent.seq, agent.instance, agent.have_generation = 2, 0, "journal-lost", -1
+    agent.clock_s += 1000
 
-    # It has not taken in the list without it yet; then it has, but its engine does not answer.
-    agent.sync(workloads=[])
-    agent.sync(workloads=[], conditions=["engine_down"])
+    agent.sync()  # takes in the list without it, and has forgotten it
+    agent.sync()
     assert Workload.objects.get().gone_at is None
-    agent.sync(workloads=[])
+    at.forward(60 + 30 + 30 - 1)
+    agent.sync()
+    assert Workload.objects.get().gone_at is None
+    at.forward(1)
+    agent.sync(conditions=["engine_down"])
+    assert Workload.objects.get().gone_at is None
+    agent.sync()
 
-    assert Workload.objects.get().gone_at == NOON
+    assert Workload.objects.get().gone_at == after(1120)
 
 
 def test_a_container_that_cannot_be_stopped_cordons_its_host_once_and_calls_a_person(at: Clock) -> None:
