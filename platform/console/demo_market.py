@@ -3,8 +3,10 @@
 Everything here is simulated: region `sim`, currency XTS. Prices are invented by a formula, to have something to pay.
 """
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from datetime import datetime
+from fractions import Fraction
 from typing import Any
 
 from django.conf import settings
@@ -14,7 +16,7 @@ from accounts.models import User
 from agents import enrolment
 from agents.models import Host
 from billing import price_list, wallets
-from billing.models import PriceVersion
+from billing.price_list import FirstPrice
 from catalogue import loading
 from catalogue.models import GpuModel, Region, Zone
 from leasing import images
@@ -55,33 +57,21 @@ OWNER = Party("demo-owner", "Demo host owner (simulated)", "owner@demo.invalid")
 def publish_prices(*, at: datetime) -> int:
     """Publish a price for each model of the catalogue in the simulated region; return how many were missing."""
     region = Region.objects.get(slug=REGION)
-    there = set(
-        PriceVersion.objects.filter(series__region=REGION).values_list("series__sku", "series__term", "series__tier")
-    )
-    published = 0
-    for model in GpuModel.objects.exclude(memory_gib=None):
-        for term, percent in TERMS.items():
-            if (model.slug, term, "verified") in there:
-                continue
-            per_hour = (model.memory_gib or 0) * MICROS_PER_GIB_HOUR * percent // 100
-            _publish(model.slug, term, per_hour, region, at, minimum_s=COMMITTED_S.get(term, 0))
-            _publish(model.slug, term, per_hour * HOLD_PERCENT // 100, region, at, use="hold")
-            for fraction in model.fractions:
-                part = int((model.memory_gib or 0) * float(fraction) * MICROS_PER_GIB_HOUR) * percent // 100
-                _publish(f"{model.slug}/{fraction}", term, part, region, at)
-            published += 1
-    return published
+    prices = [price for model in GpuModel.objects.exclude(memory_gib=None) for price in _prices_of(model, region)]
+    return price_list.publish_first(prices, starts_at=at, cause="simulated market", at=at)
 
 
-def _publish(
-    sku: str, term: str, micros: int, region: Region, at: datetime, *, use: str = "active", minimum_s: int = 0
-) -> None:
-    series = price_list.Series(
-        sku=sku, region=region.slug, tier="verified", term=term, use=use, currency=region.currency
-    )
-    price_list.publish(
-        series=series, price_micros_per_hour=micros, starts_at=at, cause="simulated market", at=at, minimum_s=minimum_s
-    )
+def _prices_of(model: GpuModel, region: Region) -> Iterator[FirstPrice]:
+    per_hour = (model.memory_gib or 0) * MICROS_PER_GIB_HOUR
+    for term, percent in TERMS.items():
+        for part in ("", *model.fractions):
+            micros = int(per_hour * Fraction(part or 1)) * percent // 100
+            sku = f"{model.slug}/{part}" if part else model.slug
+            series = price_list.Series(
+                sku=sku, region=region.slug, tier="verified", term=term, use="active", currency=region.currency
+            )
+            yield FirstPrice(series, micros, COMMITTED_S.get(term, 0))
+            yield FirstPrice(replace(series, use="hold"), micros * HOLD_PERCENT // 100)
 
 
 @transaction.atomic
