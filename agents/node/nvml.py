@@ -14,7 +14,6 @@ MIB = 1024 * 1024
 GPU_IS_LOST, RESET_REQUIRED, UNKNOWN, LIBRARY_MISMATCH = 15, 16, 999, 18
 STATES = {GPU_IS_LOST: "lost", RESET_REQUIRED: "reset_required"}
 MAX_LINKS = 18
-LIST_END_CODES = frozenset({2, 3})  # INVALID_ARGUMENT, NOT_SUPPORTED: no further NVLink
 
 # What pynvml raises for a function without a version that the driver has in another one only: no NVMLError.
 MISMATCH: type[Exception] = getattr(pynvml, "NVMLLibraryMismatchError", UnicodeDecodeError)
