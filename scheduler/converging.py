@@ -9,14 +9,14 @@ from collections.abc import Callable
 from datetime import datetime, timedelta
 from uuid import UUID, uuid4
 
-from django.db import connection
+from django.db import connection, transaction
 from django.db.models import F, Q
 
 from agents import fence
 from agents.models import Workload
 from audit import ids
 from billing import budgets, exhaustion
-from leasing import calendar, lifecycle, parking, starting
+from leasing import calendar, lifecycle, moves, parking, starting
 from leasing.models import Allocation, Lease
 from leasing.states import EndReason, State
 from scheduler import pool as pools
@@ -91,12 +91,16 @@ def _claim(at: datetime) -> list[tuple[UUID, UUID]]:
 
 
 def _look_at(lease_id: UUID, token: UUID, at: datetime) -> None:
-    lease = Lease.objects.select_related("organization").get(pk=lease_id)
-    before, attempts = lease.version, 0
+    lease, attempts = Lease.objects.get(pk=lease_id), 0
     try:
-        step = STEPS.get(State(lease.state))
-        if step is not None:
-            step(lease, at)
+        with transaction.atomic():
+            # What is decided must still be true when it is done: the row stays locked from the look to the act.
+            lease = moves.locked(lease_id)
+            if lease.claim_token != token:
+                return  # we were too slow, and another has looked since
+            step = STEPS.get(State(lease.state))
+            if step is not None:
+                step(lease, at)
     except Exception:
         # One lease that cannot be moved must not stop the others: it is looked at ever less often, and alarmed on.
         attempts = lease.attempts
@@ -104,7 +108,7 @@ def _look_at(lease_id: UUID, token: UUID, at: datetime) -> None:
     wait_s = LOOK_AGAIN_S.get(State(lease.state), 5.0) * min(2**attempts, MAX_BACK_OFF)
     # Our claim only, and only if nobody moved it meanwhile: a move has set its own check_at.
     ours = Lease.objects.filter(pk=lease_id, claim_token=token)
-    ours.filter(version=before).update(check_at=at + timedelta(seconds=wait_s), attempts=attempts)
+    ours.filter(version=lease.version).update(check_at=at + timedelta(seconds=wait_s), attempts=attempts)
     ours.update(claim_token=None, claim_until=None)
 
 

@@ -1,0 +1,37 @@
+"""Faults between two steps: one lease that cannot be placed, GPUs that are not clean, prices that moved meanwhile."""
+
+from typing import Any
+
+import pytest
+
+from agents import workloads
+from agents.models import Device, Host, Workload
+from billing import metering, price_list
+from leasing import calendar, catalogue_view, quotes
+from leasing.models import Allocation
+from leasing.states import EndReason, State
+from scheduler import converging, planning, recovery
+from tests.factories import (
+    NOON, after, hear, make_active_lease, make_gpu_model, make_host, make_lease, make_tenant, place, price, say, wanted,
+)  # fmt: skip
+
+pytestmark = pytest.mark.django_db
+HOUR = 3600
+
+
+def test_who_lost_his_claim_changes_nothing_any_more() -> None:
+    make_host()
+    price()
+    lease = make_lease()
+    place(at=NOON)
+    say(lease, "ready", at=after(2))
+    ((_, lost),) = converging._claim(after(3))
+    ((_, token),) = converging._claim(after(14))
+
+    converging._look_at(lease.pk, lost, after(14))
+    lease.refresh_from_db()
+    assert (lease.state, lease.claim_token) == (State.PROVISIONING, token)
+
+    converging._look_at(lease.pk, token, after(15))
+    lease.refresh_from_db()
+    assert lease.state == State.ACTIVE
