@@ -44,7 +44,7 @@ MUTANTS = (
     Mutant(
         "balance read and written back",
         "billing/ledger.py",
-        "SET balance_micros = balance_micros + d.amount",
+        "SET balance_micros = b.balance_micros + d.amount",
         "SET balance_micros = d.amount",
         (TERMS,),
     ),

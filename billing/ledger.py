@@ -32,11 +32,24 @@ LIMITED = frozenset(
 )
 
 CLAIMED = ("key", "kind", "request_hash", "effective_at", "posted_at", "reverses_id", "corrects_id", "memo", "by")
-CLAIM_KEY = (
-    "INSERT INTO billing_journal"
-    " (key, kind, request_hash, effective_at, posted_at, reverses_id, corrects_id, memo, by)"
-    " VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s) ON CONFLICT (key) DO NOTHING RETURNING id"
+# Key, transfers and balances in one statement: it does all of it, or nothing because the key has posted before.
+POST = """
+WITH claimed AS (
+    INSERT INTO billing_journal
+        (key, kind, request_hash, effective_at, posted_at, reverses_id, corrects_id, memo, by)
+    VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s) ON CONFLICT (key) DO NOTHING RETURNING id
+), moved AS (
+    INSERT INTO billing_transfer (journal_id, debit_id, credit_id, amount_micros, currency)
+    SELECT c.id, l.debit, l.credit, l.amount, l.currency
+    FROM claimed c CROSS JOIN unnest(%s::bigint[], %s::bigint[], %s::bigint[], %s::text[]) WITH ORDINALITY
+        AS l(debit, credit, amount, currency, position) ORDER BY l.position
+), added AS (
+    UPDATE billing_accountbalance b SET balance_micros = b.balance_micros + d.amount
+    FROM claimed c CROSS JOIN unnest(%s::bigint[], %s::bigint[]) AS d(account_id, amount)
+    WHERE b.account_id = d.account_id
 )
+SELECT id FROM claimed
+"""
 
 
 class PostingKeyReused(DomainError):
@@ -139,15 +152,22 @@ def post(
 
 
 def _post_once(journal: Journal, legs: Sequence[Leg]) -> Journal:
-    lock({side.pk for leg in legs for side in (leg.debit, leg.credit) if side.kind in LIMITED})
+    deltas = _deltas(legs)
+    if len(deltas) > 1:  # one row is locked by its own update
+        lock(deltas)
+    sides: list[Any] = [
+        [leg.debit.pk for leg in legs],
+        [leg.credit.pk for leg in legs],
+        [leg.amount_micros for leg in legs],
+    ]
+    moved = [*sides, [leg.debit.currency for leg in legs], list(deltas), list(deltas.values())]
     with connection.cursor() as cursor:
         # The unique key decides which of two callers posts; the other waits here for its commit and finds it.
-        cursor.execute(CLAIM_KEY, [getattr(journal, field) for field in CLAIMED])
+        cursor.execute(POST, [*(getattr(journal, field) for field in CLAIMED), *moved])
         claimed = cursor.fetchone()
     if claimed is None:
         return _replayed(Journal.objects.get(key=journal.key), journal.request_hash)
     (journal.pk,) = claimed
-    add(journal, legs)
     return journal
 
 
@@ -172,14 +192,18 @@ def _replayed(stored: Journal, request_hash: str) -> Journal:
     return stored
 
 
-def _add_to_balances(legs: Sequence[Leg]) -> None:
+def _deltas(legs: Sequence[Leg]) -> dict[int, int]:
+    """Return what legs add to each account that stores its balance."""
     deltas: dict[int, int] = defaultdict(int)
     for leg in legs:
         for side, amount in ((leg.debit, -leg.amount_micros), (leg.credit, leg.amount_micros)):
             if side.kind in LIMITED:
                 deltas[side.pk] += amount
-    if not deltas:
-        return
+    return deltas
+
+
+def _add_to_balances(legs: Sequence[Leg]) -> None:
+    deltas = _deltas(legs)
     # Added in the database: a balance that was read, added to and written back loses what others wrote in between.
     with connection.cursor() as cursor:
         cursor.execute(

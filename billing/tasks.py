@@ -1,14 +1,15 @@
-"""Doorbells: each reads the clock and makes one call; what is due stands in the database."""
+"""Doorbells: each reads the clock and makes one call or a few; what is due stands in the database."""
 
 from celery import shared_task
 
 from apikit import clock
-from billing import close, exhaustion, grants, holds
+from billing import close, contracts, exhaustion, grants, holds, watching
 
 
 @shared_task(name="billing.close_due")  # type: ignore[untyped-decorator]
 def close_due(**_: object) -> None:
     close.close_due(at=clock.now())
+    contracts.earn_due(at=clock.now())
     grants.expire_due(at=clock.now())
 
 
@@ -16,3 +17,8 @@ def close_due(**_: object) -> None:
 def exhaustion_due(**_: object) -> None:
     exhaustion.refresh_passed(at=clock.now())
     holds.release_expired(at=clock.now())
+
+
+@shared_task(name="billing.watch")  # type: ignore[untyped-decorator]
+def watch(**_: object) -> None:
+    watching.watch(at=clock.now())
