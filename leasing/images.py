@@ -2,19 +2,24 @@
 
 import difflib
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 from uuid import UUID
 
 from django.conf import settings
 from django.db import transaction
-from django.db.models import Q
+from django.db.models import Q, QuerySet
 
 from apikit.errors import InvalidInput
+from audit import ids, log
 from leasing.image_reference import ImageReferenceError, is_slug, parse
 from leasing.models import Image
+from tenants.models import Organization
 
+OWN_LIMIT = 200  # images per organization
 CATALOGUE_FILE = Path(__file__).parent / "data" / "images.json"
 
 
@@ -51,11 +56,12 @@ def resolve(*, text: str, organization_id: UUID, pointer: str = "/image") -> Res
 
 
 def _from_catalogue(slug: str, organization_id: UUID, pointer: str) -> Resolved:
-    visible = Q(organization=None) | Q(organization_id=organization_id)
+    images = visible(organization_id=organization_id)
+    named = Q(slug=slug) | Q(pk=ids.decode("image", slug))
     # An organization's own image of that name goes before the platform's.
-    image = Image.objects.filter(visible, slug=slug, enabled=True).order_by("organization").first()
+    image = images.filter(named).order_by("organization").first()
     if image is None:
-        known = list(Image.objects.filter(visible, enabled=True).values_list("slug", flat=True))
+        known = list(images.values_list("slug", flat=True))
         near = difflib.get_close_matches(slug, known, n=3, cutoff=0.5)
         error = {
             "pointer": pointer, "code": "unknown_image", "nearest": near,
@@ -71,6 +77,54 @@ def _from_catalogue(slug: str, organization_id: UUID, pointer: str) -> Resolved:
     return Resolved(
         asked=slug, reference=image.reference, needs=needs, command=image.command, env=image.env, ports=image.ports
     )
+
+
+def visible(*, organization_id: UUID) -> QuerySet[Image]:
+    """Return the images that an organization may start by name: the platform's and its own."""
+    return Image.objects.filter(Q(organization=None) | Q(organization_id=organization_id), enabled=True)
+
+
+@transaction.atomic
+def register(
+    *, organization: Organization, values: Mapping[str, Any], at: datetime, actor: str, request_id: str = ""
+) -> Image:
+    """Keep an organization's own image under a name. values: columns of Image. Raises InvalidInput.
+
+    Its reference follows the same rules as one that a lease names: form, and registries that are allowed.
+    """
+    slug = values["slug"]
+    if not is_slug(slug):
+        raise _refused("/slug", "bad_value", "Letters, digits and . _ - between them; a name, not a reference.")
+    if is_slug(values["reference"]):
+        raise _refused("/reference", "bad_value", "A reference names a registry's image, such as ghcr.io/me/it:1.")
+    resolved = resolve(text=values["reference"], organization_id=organization.pk, pointer="/reference")
+    Organization.objects.select_for_update(no_key=True).get(pk=organization.pk)
+    own = Image.objects.filter(organization=organization)
+    if own.filter(slug=slug).exists():
+        raise _refused("/slug", "bad_value", "An image of yours has this name; delete it first.")
+    if own.count() >= OWN_LIMIT:
+        raise _refused("/slug", "too_many", f"At most {OWN_LIMIT} images; delete one first.")
+    image = Image.objects.create(organization=organization, **{**values, "reference": resolved.reference})
+    _record("image.created", image, at=at, actor=actor, request_id=request_id)
+    return image
+
+
+@transaction.atomic
+def forget(*, image: Image, at: datetime, actor: str, request_id: str = "") -> None:
+    """Take an organization's own image off its list. Leases that were made with it keep what they start."""
+    _record("image.deleted", image, at=at, actor=actor, request_id=request_id)
+    image.delete()
+
+
+def _record(action: str, image: Image, *, at: datetime, actor: str, request_id: str) -> None:
+    log.record(
+        actor=actor, organization=image.organization_id, action=action, target=image.public_id,
+        after={"slug": image.slug, "reference": image.reference}, request_id=request_id, at=at,
+    )  # fmt: skip
+
+
+def _refused(pointer: str, code: str, detail: str) -> InvalidInput:
+    return InvalidInput("The image was refused.", errors=[{"pointer": pointer, "code": code, "detail": detail}])
 
 
 @transaction.atomic

@@ -10,6 +10,7 @@ from rest_framework.response import Response
 
 from apikit import etag, pagination, strict_query
 from apikit.errors import NotFound
+from billing import receipts
 from leasing import lifecycle, moves, parking, quotes, requesting
 from leasing.models import Lease, Quote
 from leasing.states import ACTIONS, EndReason, State
@@ -210,6 +211,18 @@ class LeaseCharges(OrganizationView):
         return Response(rendering.charges(lease, at=self.at))
 
 
+class LeaseReceipt(OrganizationView):
+    """The signed record of what was used and what it cost until now; `billing.receipt_check` recomputes it."""
+
+    policy: ClassVar = {"get": "leases:read"}
+
+    def get(self, request: Request, id: str) -> Response:
+        lease = self.found(self.mine(Lease), "lease", id)
+        if lease.first_active_at is None:
+            raise moves.WrongState("It has never been active, so nothing was metered.", lease=lease)
+        return Response(receipts.export(reference=lease.public_id, at=lease.ended_at or self.at))
+
+
 class OfferCollection(OrganizationView):
     policy: ClassVar = {"get": "leases:read"}
     query: ClassVar = {
@@ -219,6 +232,7 @@ class OfferCollection(OrganizationView):
             "term": strict_query.choice(*TERMS),
             "currency": strict_query.text(3, pattern="[A-Z]{3}"),
             "sort": strict_query.choice("price", "-price", "available", "-available"),
+            "group_by": strict_query.choices("model", "region"),
         }
     }
 
@@ -231,9 +245,10 @@ class OfferCollection(OrganizationView):
             request=self.parameters.get("request"),
             at=self.at,
         )
-        return Response(
-            {"items": rendering.offers(lines, sort=self.parameters.get("sort", "price")), "next_cursor": None}
+        shown = rendering.offers(
+            lines, sort=self.parameters.get("sort", "price"), group_by=self.parameters.get("group_by", ())
         )
+        return Response({"items": shown, "next_cursor": None})
 
 
 class QuoteCollection(OrganizationView):

@@ -14,6 +14,7 @@ from leasing.states import ACTIONS, State
 from leasing.terms import Term
 
 _RUNS = {"ready": "running"}
+_GROUP_FIELDS = {"model": "gpu_model", "region": "region"}
 
 
 def instant(moment: datetime | None) -> str | None:
@@ -186,10 +187,34 @@ def quote(row: Quote) -> dict[str, Any]:
     }
 
 
-def offers(lines: list[dict[str, Any]], *, sort: str) -> list[dict[str, Any]]:
+def offers(lines: list[dict[str, Any]], *, sort: str, group_by: Sequence[str] = ()) -> list[dict[str, Any]]:
+    """Return the offers in order. group_by: "model", "region"; lines that differ only elsewhere become one."""
+    if group_by:
+        lines = _grouped(lines, [_GROUP_FIELDS[name] for name in group_by])
     field = "price_micros_per_hour" if sort.endswith("price") else "available"
     ordered = sorted(lines, key=lambda line: (line[field], line["request"]), reverse=sort.startswith("-"))
     return [_offer(line) for line in ordered]
+
+
+def _grouped(lines: list[dict[str, Any]], fields: Sequence[str]) -> list[dict[str, Any]]:
+    groups: dict[tuple[Any, ...], list[dict[str, Any]]] = defaultdict(list)
+    for line in lines:
+        groups[tuple(line[field] for field in fields)].append(line)
+    return [_merged(group) for group in groups.values()]
+
+
+def _merged(group: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return one line for several: what they agree on, null for the rest, the lowest price, and what is free in all."""
+    cheapest = min(group, key=lambda line: (line["price_micros_per_hour"], line["request"]))
+    agreed = {name: value if all(x[name] == value for x in group) else None for name, value in cheapest.items()}
+    return agreed | {
+        "request": cheapest["request"],
+        "most_in_one_machine": max(line["most_in_one_machine"] for line in group),
+        "available": sum(line["available"] for line in group),
+        "price_micros_per_hour": cheapest["price_micros_per_hour"],
+        "currency": cheapest["currency"],
+        "simulated": any(line["simulated"] for line in group),
+    }
 
 
 def charges(row: Lease, *, at: datetime) -> dict[str, Any]:

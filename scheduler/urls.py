@@ -11,6 +11,7 @@ urlpatterns = [
     path("leases/<str:id>/logs", api.LeaseLogs.as_view(), name="lease-logs"),
     path("leases/<str:id>/members", api.LeaseMembers.as_view(), name="lease-members"),
     path("leases/<str:id>/charges", api.LeaseCharges.as_view(), name="lease-charges"),
+    path("leases/<str:id>/receipt", api.LeaseReceipt.as_view(), name="lease-receipt"),
     path("leases/<str:id>/actions/end", api.LeaseEnd.as_view(), name="lease-end"),
     path("leases/<str:id>/actions/cancel", api.LeaseEnd.as_view(), name="lease-cancel"),
     path("leases/<str:id>/actions/<str:action>", api.LeaseAction.as_view(), name="lease-action"),

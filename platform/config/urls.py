@@ -7,6 +7,7 @@ import agents.urls
 import billing.urls
 import catalogue.urls
 import console.urls
+import leasing.urls
 import outbox.urls
 import scheduler.urls
 import tenants.urls
@@ -15,6 +16,7 @@ api_v1: list[URLPattern | URLResolver] = [
     *agents.urls.urlpatterns,
     *billing.urls.urlpatterns,
     *catalogue.urls.urlpatterns,
+    *leasing.urls.urlpatterns,
     *outbox.urls.urlpatterns,
     *scheduler.urls.urlpatterns,
     *tenants.urls.urlpatterns,

@@ -71,6 +71,10 @@ class Images[M](Resource[M]):
     def create(self, /, **fields: Any) -> Call[Image]:
         return Call(Image, body=fields)
 
+    @operation("image_get", "GET", "/images/{id}")
+    def get(self, image_id: str, /) -> Call[Image]:
+        return Call(Image, (image_id,))
+
     @operation("image_delete", "DELETE", "/images/{id}")
     def delete(self, image_id: str, /) -> Call[Object]:
         return Call(Object, (image_id,))

@@ -75,7 +75,13 @@ class Secrets[M](Resource[M]):
 
     @operation("secret_create", "POST", "/secrets")
     def create(self, *, name: str, value: str) -> Call[Object]:
+        """Keep a value under a name; a name that is known gets the new value."""
         return Call(Object, body={"name": name, "value": value})
+
+    @operation("secret_get", "GET", "/secrets/{id}")
+    def get(self, secret_id: str, /) -> Call[Object]:
+        """Return the name and its dates; the value is never shown."""
+        return Call(Object, (secret_id,))
 
     @operation("secret_delete", "DELETE", "/secrets/{id}")
     def delete(self, secret_id: str, /) -> Call[Object]:

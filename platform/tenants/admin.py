@@ -9,7 +9,7 @@ from django.http import HttpRequest
 from apikit import clock
 from audit import log
 from tenants import keys
-from tenants.models import ApiKey, Membership, Organization
+from tenants.models import ApiKey, Membership, Organization, Secret
 
 
 class MembershipInline(admin.TabularInline):  # type: ignore[type-arg]
@@ -101,6 +101,24 @@ class ApiKeyAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
         return False
 
     def has_delete_permission(self, request: HttpRequest, obj: ApiKey | None = None) -> bool:
+        return False
+
+
+@admin.register(Secret)
+class SecretAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
+    """Names only: an operator has no business with a value."""
+
+    list_display = ["name", "organization", "version", "created_at", "replaced_at"]
+    list_filter = ["organization"]
+    search_fields = ["name", "organization__name"]
+    list_select_related = ["organization"]
+    fields = ["public_id", "organization", "name", "version", "created_at", "replaced_at"]
+    readonly_fields = [*fields]  # type: ignore[list-item]
+
+    def has_add_permission(self, request: HttpRequest) -> bool:
+        return False
+
+    def has_delete_permission(self, request: HttpRequest, obj: Secret | None = None) -> bool:
         return False
 
 

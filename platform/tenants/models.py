@@ -98,3 +98,28 @@ class ApiKey(models.Model):
 
     def __str__(self) -> str:
         return f"gy_live_{self.public} ({self.name})"
+
+
+class Secret(models.Model):
+    """A value that containers of an organization may get by its name. It is stored sealed, and no door shows it."""
+
+    id = models.UUIDField(primary_key=True, default=ids.new, editable=False)
+    organization = models.ForeignKey(Organization, models.PROTECT, related_name="secrets")
+    name = models.CharField(max_length=64)
+    sealed = models.BinaryField()  # apikit.sealing, for the place organization|secret|name
+    version = models.PositiveBigIntegerField(default=1)
+    created_at = models.DateTimeField(db_default=Now())
+    replaced_at = models.DateTimeField(null=True, blank=True)  # since when it has its present value, if not its first
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(fields=["organization", "name"], name="secret_name_is_unique_for_its_owner"),
+        ]
+        indexes = [models.Index(fields=["organization", "id"], name="secret_of_organization")]
+
+    @property
+    def public_id(self) -> str:
+        return ids.encode("secret", self.pk)
+
+    def __str__(self) -> str:
+        return self.name

@@ -13,9 +13,10 @@ from apikit import clock
 from audit import ids
 from billing import budgets, invoicing, payments
 from billing.models.terms import BudgetAction
+from leasing import images
 from outbox import endpoints
 from scheduler import planning
-from tenants import keys, roles
+from tenants import keys, roles, vault
 from tenants.door_checks import doors, methods_of
 from tenants.models import Organization, Role
 from tenants.principal import Principal
@@ -64,9 +65,14 @@ EXPECTED = {
     "leases/<str:id>/logs": "get:leases:read",
     "leases/<str:id>/members": "get:leases:read",
     "leases/<str:id>/charges": "get:leases:read",
+    "leases/<str:id>/receipt": "get:leases:read",
     "leases/<str:id>/actions/end": "post:leases:write",
     "leases/<str:id>/actions/cancel": "post:leases:write",
     "leases/<str:id>/actions/<str:action>": "post:leases:write",
+    "images": "get:leases:read post:leases:write",
+    "images/<str:id>": "get:leases:read delete:leases:write",
+    "secrets": "get:leases:read post:leases:write",
+    "secrets/<str:id>": "get:leases:read delete:leases:write",
     "offers": "get:leases:read",
     "quotes": "get:leases:read post:leases:write",
     "quotes/<str:id>": "get:leases:read delete:leases:write",
@@ -182,6 +188,15 @@ def _quote(owner: Organization) -> str:
     return made.public_id
 
 
+def _image(owner: Organization) -> str:
+    values = {"slug": "mine", "name": "mine", "reference": "docker.io/me/mine:1"}
+    return images.register(organization=owner, values=values, at=clock.now(), actor="test").public_id
+
+
+def _secret(owner: Organization) -> str:
+    return vault.store(organization=owner, name="TOKEN", value="v", at=clock.now(), actor="test")[0].public_id
+
+
 def _key(owner: Organization) -> str:
     made, _ = keys.create(
         organization=owner, name="k", scopes=["leases:read"], expires_at=None, created_by=None, at=clock.now()
@@ -196,6 +211,7 @@ def _member(owner: Organization) -> str:
 MAKERS: dict[str, Callable[[Organization], str]] = {
     "hosts": _host, "enrolments": _enrolment, "wallet/top-ups": _payment, "invoices": _invoice, "budgets": _budget,
     "webhooks": _webhook, "leases": _lease, "quotes": _quote, "api-keys": _key, "members": _member,
+    "images": _image, "secrets": _secret,
 }  # fmt: skip
 
 

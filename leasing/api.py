@@ -1,0 +1,136 @@
+"""Doors: what a lease may start, and what may be given to it: images and secrets."""
+
+from typing import Any, ClassVar
+
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from apikit import pagination
+from apikit.instants import instant, instant_or_none
+from apikit.strict_fields import Choice, DisplayText, Integer, ListOf, Name, StrictSerializer, Text
+from leasing import images
+from leasing.models import Image
+from tenants import vault
+from tenants.access import OrganizationView
+from tenants.models import Secret
+
+SECRET_LIMIT = 16_384  # characters: a private key or a registry's JSON file fits
+IMAGE_VERSION = 1  # an image is never edited: it is deleted and made again
+
+
+class ImageBody(StrictSerializer):
+    slug = Text(min_length=1, max_length=64)
+    name = Name(required=False)
+    reference = Text(min_length=1, max_length=300)
+    description = DisplayText(max_length=1000, required=False)
+    min_cuda = Text(max_length=16, pattern=r"[0-9]{1,2}\.[0-9]{1,2}", required=False)
+    vendor = Choice(choices=["nvidia", "amd", ""], required=False)
+    ports = ListOf(child=Integer(min_value=1, max_value=65_535), max_length=32, required=False)
+    command = ListOf(child=Text(max_length=4096), min_length=1, max_length=256, required=False)
+
+    def validate(self, values: dict[str, Any]) -> dict[str, Any]:
+        return {"name": values["slug"], **values}
+
+
+class SecretBody(StrictSerializer):
+    name = Text(min_length=1, max_length=64, pattern=r"[A-Za-z_][A-Za-z0-9_]*", code="bad_name")
+    value = Text(min_length=1, max_length=SECRET_LIMIT)
+
+
+def render_image(image: Image) -> dict[str, Any]:
+    return {
+        "id": image.public_id,
+        "version": IMAGE_VERSION,
+        "actions": [],
+        "slug": image.slug,
+        "name": image.name,
+        "reference": image.reference,
+        "description": image.description,
+        "min_cuda": image.min_cuda or None,
+        "vendor": image.vendor or None,
+        "architectures": image.architectures,
+        "ports": image.ports,
+        "command": image.command,
+        "size_mib": image.size_mib,
+        "own": image.organization_id is not None,
+        "created_at": instant(image.created_at),
+    }
+
+
+def render_secret(secret: Secret) -> dict[str, Any]:
+    """Return a secret as it is shown: never its value, nor how long it is."""
+    return {
+        "id": secret.public_id,
+        "version": secret.version,
+        "actions": [],
+        "name": secret.name,
+        "created_at": instant(secret.created_at),
+        "replaced_at": instant_or_none(secret.replaced_at),
+    }
+
+
+class ImageCollection(OrganizationView):
+    """The platform's images and one's own."""
+
+    policy: ClassVar = {"get": "leases:read", "post": "leases:write"}
+    query: ClassVar = {"get": pagination.PARAMETERS}
+
+    def get(self, request: Request) -> Response:
+        return self.page(images.visible(organization_id=self.organization.pk), render_image)
+
+    def post(self, request: Request) -> Response:
+        image = images.register(
+            organization=self.organization, values=self.read(ImageBody), at=self.at, actor=self.principal.actor,
+            request_id=self.request_id,
+        )  # fmt: skip
+        return self.created(render_image(image), version=IMAGE_VERSION, location=f"/images/{image.public_id}")
+
+
+class ImageItem(OrganizationView):
+    """One image; only one's own can be deleted."""
+
+    policy: ClassVar = {"get": "leases:read", "delete": "leases:write"}
+
+    def get(self, request: Request, id: str) -> Response:
+        image = self.found(images.visible(organization_id=self.organization.pk), "image", id)
+        return self.one(render_image(image), version=IMAGE_VERSION)
+
+    def delete(self, request: Request, id: str) -> Response:
+        image = self.found(self.mine(Image).select_for_update(no_key=True), "image", id)
+        self.check_version(IMAGE_VERSION)
+        images.forget(image=image, at=self.at, actor=self.principal.actor, request_id=self.request_id)
+        return Response(status=204)
+
+
+class SecretCollection(OrganizationView):
+    """Names under which values are kept. A value is never shown."""
+
+    policy: ClassVar = {"get": "leases:read", "post": "leases:write"}
+    query: ClassVar = {"get": pagination.PARAMETERS}
+
+    def get(self, request: Request) -> Response:
+        return self.page(self.mine(Secret), render_secret)
+
+    def post(self, request: Request) -> Response:
+        """Keep a value under a new name (201), or replace the value of a known one (200)."""
+        asked = self.read(SecretBody)
+        secret, is_new = vault.store(
+            organization=self.organization, **asked, at=self.at, actor=self.principal.actor, request_id=self.request_id
+        )
+        if not is_new:
+            return self.one(render_secret(secret), version=secret.version)
+        return self.created(render_secret(secret), version=secret.version, location=f"/secrets/{secret.public_id}")
+
+
+class SecretItem(OrganizationView):
+    policy: ClassVar = {"get": "leases:read", "delete": "leases:write"}
+
+    def get(self, request: Request, id: str) -> Response:
+        secret = self.found(self.mine(Secret), "secret", id)
+        return self.one(render_secret(secret), version=secret.version)
+
+    def delete(self, request: Request, id: str) -> Response:
+        secret = self.found(self.mine(Secret).select_for_update(no_key=True), "secret", id)
+        self.check_version(secret.version)
+        vault.forget(secret=secret, at=self.at, actor=self.principal.actor, request_id=self.request_id)
+        return Response(status=204)

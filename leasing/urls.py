@@ -1,0 +1,12 @@
+"""Doors of what a lease may start and be given, under /api/v1/."""
+
+from django.urls import path
+
+from leasing import api
+
+urlpatterns = [
+    path("images", api.ImageCollection.as_view(), name="image_list"),
+    path("images/<str:id>", api.ImageItem.as_view(), name="image"),
+    path("secrets", api.SecretCollection.as_view(), name="secret_list"),
+    path("secrets/<str:id>", api.SecretItem.as_view(), name="secret"),
+]
