@@ -66,6 +66,8 @@ def assign(*, lease_id: UUID, assignment: Assignment, at: datetime) -> Lease:
     lease = locked(lease_id)
     if lease.state != State.PENDING:
         raise WrongState(f"It is {lease.state}, not waiting for devices.", lease=lease)
+    if lease.end_at and lease.end_at <= at:
+        raise WrongState("Its end has come while it waited.", lease=lease)
     _check_fence(lease, at)
     lease.epoch += 1
     lease.option_index = assignment.option_index

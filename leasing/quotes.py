@@ -63,6 +63,8 @@ def redeem(*, organization_id: UUID, quote_id: UUID, wanted: Wanted, at: datetim
         return Lease.objects.get(pk=quote.lease_id)
     if quote.state != Quote.State.OPEN or quote.expires_at <= at:
         raise QuoteExpired(f"It was good until {quote.expires_at:%Y-%m-%dT%H:%M:%SZ}.")
+    if wanted.term.end_at and wanted.term.end_at <= at:
+        raise QuoteExpired(f"What it offered ended at {wanted.term.end_at:%Y-%m-%dT%H:%M:%SZ}.")
     lease = requesting.request_lease(
         organization_id=organization_id, wanted=wanted, at=at, created_by=created_by, redeems=quote
     )

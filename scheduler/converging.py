@@ -49,7 +49,7 @@ WHERE lease.state = 'active' AND lease.check_at > %(at)s AND (
 """
 _CLAIM = """
 WITH due AS (SELECT id FROM leasing_lease
-             WHERE state NOT IN ('ended', 'pending', 'parked') AND check_at <= %(at)s
+             WHERE state <> 'ended' AND (state NOT IN ('pending', 'parked') OR end_at <= %(at)s) AND check_at <= %(at)s
                AND (claim_until IS NULL OR claim_until < %(at)s)
              ORDER BY check_at LIMIT %(batch)s FOR NO KEY UPDATE SKIP LOCKED)
 UPDATE leasing_lease SET claim_token = %(token)s, claim_until = %(until)s, attempts = attempts + 1
@@ -163,7 +163,8 @@ def _start_failed(lease: Lease, workload: Workload, trouble: str, at: datetime) 
 
 def _active(lease: Lease, at: datetime) -> None:
     workloads = starting.live_workloads(lease)
-    exits = [w for w in workloads if w.exited_at is not None]
+    lost = recovery.last_good_second(lease, workloads=list(workloads), at=at)
+    exits = [w for w in workloads if w.exited_at is not None and not (lease.end_at and w.exited_at >= lease.end_at)]
     if exits:
         last = min(exits, key=lambda w: w.exited_at or at)
         if lease.on_exit == "restart" and parking.restarts_left(lease, at=at) > 0:
@@ -174,16 +175,27 @@ def _active(lease: Lease, at: datetime) -> None:
             detail=f"Its command exited with {last.exit_code}.", exit_code=last.exit_code,
         )  # fmt: skip
         return
-    lost = recovery.last_good_second(lease, workloads=list(workloads), at=at)
-    if lost is not None:
+    if lease.end_at and lease.end_at <= at and not lifecycle.renew(lease_id=lease.pk, at=at):
+        # Its containers have stopped at the end by themselves; whatever was seen after it counts for nothing.
+        last_good = min(lease.end_at, lost[0]) if lost else lease.end_at
+        lifecycle.end(lease_id=lease.pk, reason=EndReason.EXPIRED, at=at, last_good=last_good)
+    elif lost is not None:
         last_good, reason, detail = lost
         lifecycle.interrupt(lease_id=lease.pk, last_good=last_good, at=at, reason=reason, detail=detail)
         recovery.recover(Lease.objects.get(pk=lease.pk), workloads=list(workloads), at=at)
-    elif lease.end_at and lease.end_at <= at and not lifecycle.renew(lease_id=lease.pk, at=at):
-        lifecycle.end(lease_id=lease.pk, reason=EndReason.EXPIRED, at=at, last_good=lease.end_at)
+
+
+def _idle(lease: Lease, at: datetime) -> None:
+    """Nothing of it runs: it waits or is parked. Its term passes all the same."""
+    if lease.end_at and lease.end_at <= at:
+        reason = EndReason.EXPIRED if lease.first_active_at else EndReason.NEVER_PLACED
+        lifecycle.end(lease_id=lease.pk, reason=reason, at=at, last_good=lease.end_at)
 
 
 def _interrupted(lease: Lease, at: datetime) -> None:
+    if lease.end_at and lease.end_at <= at:
+        lifecycle.end(lease_id=lease.pk, reason=EndReason.EXPIRED, at=at)
+        return
     recovery.recover(lease, workloads=list(starting.live_workloads(lease)), at=at)
 
 
@@ -195,6 +207,8 @@ def _ending(lease: Lease, at: datetime) -> None:
 
 
 STEPS: dict[State, Callable[[Lease, datetime], None]] = {
+    State.PENDING: _idle,
+    State.PARKED: _idle,
     State.SCHEDULED: _scheduled,
     State.PROVISIONING: _provisioning,
     State.ACTIVE: _active,

@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from django.db import connection, transaction
-from django.db.models import Case, IntegerField, Value, When
+from django.db.models import Case, IntegerField, Q, Value, When
 
 from leasing import lifecycle, moves, promised_price
 from leasing.calendar import CLEANING_MARGIN_S, DevicesTaken
@@ -103,15 +103,18 @@ class Pass:
     lost_races: int = 0
 
 
-def queue() -> list[Lease]:
-    """Return the leases that wait, in the order in which they are served: reserved, on demand, spot; then by time."""
+def queue(*, at: datetime) -> list[Lease]:
+    """Return the leases that wait, in the order in which they are served: reserved, on demand, spot; then by time.
+
+    Not those whose end has come while they waited: the converger ends them.
+    """
     rank = Case(
         When(term_kind=Lease.TermKind.RESERVED, then=Value(0)),
         When(term_kind=Lease.TermKind.ON_DEMAND, then=Value(1)),
         default=Value(2),
         output_field=IntegerField(),
     )
-    waiting = Lease.objects.filter(state=State.PENDING).annotate(rank=rank)
+    waiting = Lease.objects.filter(Q(end_at=None) | Q(end_at__gt=at), state=State.PENDING).annotate(rank=rank)
     return list(waiting.order_by("rank", "requested_at", "pk")[:BATCH])
 
 
@@ -124,7 +127,7 @@ def place_pending(*, at: datetime, grace_s: int) -> Pass:
         if not cursor.fetchone()[0]:
             return done
     loaded: dict[tuple[str, str], Pool] = {}
-    for place, lease in enumerate(queue(), start=1):
+    for place, lease in enumerate(queue(at=at), start=1):
         key = (lease.price_term, lease.currency)
         pool = loaded.get(key) or loaded.setdefault(key, pools.load(term=key[0], currency=key[1], at=at))
         if _place(lease, pool, at=at, grace_s=grace_s, done=done, place=place):

@@ -55,7 +55,7 @@ def _grace_s() -> int:
 def after_queue(*, term: str, currency: str, at: datetime) -> tuple[Pool, int]:
     """Return the pool less what the waiting leases will take, and how many wait."""
     pool = pools.load(term=term, currency=currency, at=at)
-    waiting = [lease for lease in placing.queue() if lease.currency == currency]
+    waiting = [lease for lease in placing.queue(at=at) if lease.currency == currency]
     for lease in waiting:
         ask = placing.ask_for(lease, pool, at=at, grace_s=_grace_s())
         answer = decide(pool.views(), ask, explain=False)

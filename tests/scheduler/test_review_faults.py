@@ -35,3 +35,15 @@ def test_who_lost_his_claim_changes_nothing_any_more() -> None:
     converging._look_at(lease.pk, token, after(15))
     lease.refresh_from_db()
     assert lease.state == State.ACTIVE
+
+
+def test_a_quote_whose_lease_would_be_over_is_over() -> None:
+    tenant = make_tenant()
+    make_host()
+    price()
+    quote = planning.quote(
+        organization=tenant, wanted=wanted(tenant, term={"kind": "on_demand", "end_at": after(90)}), ttl_s=900, at=NOON
+    )
+
+    with pytest.raises(quotes.QuoteExpired):
+        planning.redeem(organization=tenant, quote=quote, said={}, at=after(600), created_by="test")

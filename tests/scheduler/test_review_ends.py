@@ -1,0 +1,126 @@
+"""What ends a lease must end it in every state in which it can be caught: its term, its money, a drained host."""
+
+from datetime import timedelta
+
+import pytest
+
+from agents import host_life
+from agents.models import Host, Workload
+from billing import budgets, metering, price_list, reconcile, wallets
+from billing.models.terms import BudgetAction
+from leasing import lifecycle, parking
+from leasing.models import Allocation, Lease
+from leasing.states import EndReason, State
+from scheduler import converging, recovery
+from tests.factories import (
+    NOON, after, hear, make_active_lease, make_host, make_lease, make_tenant, make_zone, place, price, say,
+)  # fmt: skip
+
+pytestmark = pytest.mark.django_db
+HOUR = 3600
+
+
+def _until(seconds: float) -> dict[str, object]:
+    return {"kind": "on_demand", "end_at": after(seconds)}
+
+
+def _price_of_holding() -> None:
+    series = price_list.Series(
+        sku="A100_80G", region="sim", tier="verified", term="on_demand", use="hold", currency="XTS"
+    )
+    price_list.publish(series=series, price_micros_per_hour=900_000, starts_at=NOON, cause="test", at=NOON)
+
+
+def _held() -> int:
+    return Allocation.objects.filter(released_at=None).count()
+
+
+def _parked(**asked: object) -> Lease:
+    make_host()
+    price()
+    _price_of_holding()
+    lease = make_active_lease(**asked)  # type: ignore[arg-type]
+    hear(lease, at=after(10))
+    recovery.park_now(lease=lease, keep=parking.HOLD, at=after(10))
+    say(lease, "gone", at=after(12))
+    lease.refresh_from_db()
+    return lease
+
+
+def test_a_lease_that_is_never_placed_before_its_end_is_over_and_gets_its_money_back() -> None:
+    make_host(state=Host.State.UNVERIFIED)
+    price()
+    lease = make_lease(term=_until(HOUR))
+    place(at=after(1))
+
+    converging.converge(at=after(HOUR))
+
+    lease.refresh_from_db()
+    assert (lease.state, lease.ending_reason, lease.charged_micros) == (State.ENDED, EndReason.NEVER_PLACED, 0)
+    assert reconcile.findings() == []
+
+
+def test_a_lease_that_waits_again_after_a_loss_expires_with_its_term() -> None:
+    host = make_host()
+    price()
+    lease = make_active_lease(term=_until(HOUR))
+    hear(lease, at=after(100))
+    Host.objects.filter(pk=host.pk).update(state=Host.State.LOST)
+    converging.converge(at=after(131))
+
+    converging.converge(at=after(HOUR))
+
+    lease.refresh_from_db()
+    assert (lease.state, lease.ending_reason) == (State.ENDED, EndReason.EXPIRED)
+
+
+def test_a_waiting_lease_whose_end_is_past_does_not_stop_the_placing_of_others() -> None:
+    make_host(gpus=4)
+    price()
+    late, other = make_lease(term=_until(60)), make_lease()
+
+    place(at=after(HOUR))
+
+    other.refresh_from_db(), late.refresh_from_db()
+    assert (late.state, other.state) == (State.PENDING, State.PROVISIONING)
+
+
+def test_a_parked_lease_expires_and_gives_its_gpus_back() -> None:
+    lease = _parked(term=_until(HOUR))
+
+    converging.converge(at=after(HOUR + 5))
+    converging.converge(at=after(HOUR + 6))
+
+    lease.refresh_from_db()
+    assert (lease.state, lease.ending_reason, _held()) == (State.ENDED, EndReason.EXPIRED, 0)
+    held_s = sum(
+        line.seconds for line in metering.cost(reference=lease.public_id, at=after(9999)).lines if line.use == "hold"
+    )
+    assert held_s == HOUR - 10
+
+
+def test_a_loop_that_comes_late_bills_nothing_after_the_end() -> None:
+    make_host()
+    price()
+    lease = make_active_lease(term=_until(HOUR))
+    say(lease, "exited", at=after(HOUR + 20), exit_code=143)
+
+    converging.converge(at=after(HOUR + 60))
+
+    lease.refresh_from_db()
+    assert lease.ending_reason == EndReason.EXPIRED
+    assert metering.cost(reference=lease.public_id, at=after(9999)).seconds == HOUR - 2
+
+
+def test_a_lease_that_waits_for_its_host_expires_with_its_term() -> None:
+    host = make_host()
+    price()
+    lease = make_active_lease(term=_until(HOUR), on_interrupt="wait_for_host")
+    hear(lease, at=after(100))
+    Host.objects.filter(pk=host.pk).update(state=Host.State.LOST)
+    converging.converge(at=after(131))
+
+    converging.converge(at=after(HOUR))
+
+    lease.refresh_from_db()
+    assert (lease.state, lease.ending_reason) == (State.ENDING, EndReason.EXPIRED)
