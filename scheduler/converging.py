@@ -240,28 +240,28 @@ def release_devices(*, at: datetime) -> int:
 
 
 def stop_exhausted(*, at: datetime) -> int:
-    """End what runs on wallets whose money is used up (billing knows the second); return how many leases."""
-    payers = exhaustion.due(at=at)
-    return expire_balances(payers=payers, at=at) if payers else 0
+    """End what burns the money of wallets that are used up (billing knows the second); return how many leases.
+
+    What does not burn goes on: free leases, those of another currency, and what is still held by its own hold.
+    """
+    return _end_burning(exhaustion.due_references(at=at), at=at)
 
 
 def stop_over_budget(*, at: datetime) -> int:
     """End what runs under a used-up budget that its organization wants to stop at; return how many leases."""
-    references = [ids.decode("lease", reference) for reference in budgets.to_stop(at=at)]
-    leases = Lease.objects.filter(pk__in=[pk for pk in references if pk], state=State.ACTIVE)
-    for lease in leases:
-        recovery.end_now(lease=lease, reason=EndReason.BALANCE, at=at, detail="A budget is used up.")
-    return len(leases)
+    return _end_burning(budgets.to_stop(at=at), at=at, detail="A budget is used up.")
 
 
-def expire_balances(*, payers: list[UUID], at: datetime) -> int:
-    """End every running lease of the organizations whose money is used up, at this second."""
-    leases = Lease.objects.filter(
-        organization_id__in=payers, state__in=[State.ACTIVE, State.PROVISIONING, State.INTERRUPTED]
-    )
-    for lease in leases:
-        recovery.end_now(lease=lease, reason=EndReason.BALANCE, at=at)
-    return len(leases)
+def _end_burning(references: list[str], *, at: datetime, detail: str = "") -> int:
+    leases = Lease.objects.filter(pk__in=[pk for reference in references if (pk := ids.decode("lease", reference))])
+    ended = 0
+    for lease in leases.filter(state__in=[State.ACTIVE, State.PARKED]):  # parked: the fee for holding
+        try:
+            recovery.end_now(lease=lease, reason=EndReason.BALANCE, at=at, detail=detail)
+            ended += 1
+        except Exception:  # the next tick tries it again; the others must not wait for it
+            log.exception("lease could not be ended", extra={"lease": lease.public_id})
+    return ended
 
 
 def drifted_devices(*, at: datetime) -> set[UUID]:

@@ -124,3 +124,42 @@ def test_a_lease_that_waits_for_its_host_expires_with_its_term() -> None:
 
     lease.refresh_from_db()
     assert (lease.state, lease.ending_reason) == (State.ENDING, EndReason.EXPIRED)
+
+
+def test_a_parked_lease_ends_when_the_money_for_holding_its_gpus_is_used_up() -> None:
+    lease = _parked()
+
+    converging.stop_exhausted(at=NOON + timedelta(days=60))
+
+    lease.refresh_from_db()
+    assert lease.ending_reason == EndReason.BALANCE
+
+
+def test_a_budget_that_stops_what_it_covers_also_stops_the_holding_of_gpus() -> None:
+    lease = _parked()
+    budgets.create(
+        owner=lease.organization_id, currency="XTS", amount_micros=1_000_000, name="small", label="",
+        thresholds_bp=[10_000], action=BudgetAction.STOP, time_zone="UTC", at=after(11),
+    )  # fmt: skip
+
+    converging.stop_over_budget(at=after(3 * HOUR))
+
+    lease.refresh_from_db()
+    assert lease.ending_reason == EndReason.BALANCE
+
+
+def test_an_empty_wallet_ends_nothing_that_another_currency_pays_for() -> None:
+    tenant = make_tenant(micros=10_000_000)
+    make_host()
+    make_host(zone=make_zone("real-1", simulated=False))
+    price()
+    price(region="real", micros=1_000_000)
+    wallets.top_up(
+        owner=tenant.pk, currency="CNY", amount_micros=1_000_000_000, key="cny", by="test", reason="test", at=NOON
+    )
+    poor, rich = make_active_lease(tenant, "A100_80G @sim"), make_active_lease(tenant, "A100_80G @real")
+
+    converging.stop_exhausted(at=after(4 * HOUR))
+
+    poor.refresh_from_db(), rich.refresh_from_db()
+    assert (poor.ending_reason, rich.state) == (EndReason.BALANCE, State.ACTIVE)
