@@ -200,7 +200,10 @@ def end(
         )
     workloads.unwant(reference=lease.public_id, at=at, reason=reason)
     if lease.state in {State.PENDING, State.SCHEDULED}:
-        calendar.release(at=at, of=Q(lease=lease, epoch=lease.epoch, during__startswith__gt=at))
+        if (
+            lease.state == State.SCHEDULED
+        ):  # nothing ever ran on them; what a pending lease still binds, hosts give back
+            calendar.release(at=at, of=Q(lease=lease, epoch=lease.epoch))
         return _finish(lease, at=at)
     return move(lease, State.ENDING, at=at, reason=reason, detail=detail)
 

@@ -163,3 +163,17 @@ def test_an_empty_wallet_ends_nothing_that_another_currency_pays_for() -> None:
 
     poor.refresh_from_db(), rich.refresh_from_db()
     assert (poor.ending_reason, rich.state) == (EndReason.BALANCE, State.ACTIVE)
+
+
+def test_a_scheduled_lease_cancelled_after_its_start_gives_its_gpus_back() -> None:
+    make_host()
+    price()
+    lease = make_lease(term={"kind": "on_demand", "start_at": after(HOUR), "end_at": after(2 * HOUR)})
+    place(at=after(1))
+    lease.refresh_from_db()
+    assert lease.state == State.SCHEDULED
+
+    recovery.end_now(lease=lease, reason=EndReason.TENANT, at=after(HOUR + 1))
+    converging.converge(at=after(HOUR + 2))
+
+    assert _held() == 0
