@@ -61,8 +61,8 @@ async def _call[**P, T](can_hold: bool, act: Callable[P, T], *args: P.args, **kw
 
 def _receive(request: HttpRequest) -> syncing.Applied | HttpResponse:
     caller: signing.Caller | None = None
-    at = clock.now()
     try:
+        at = clock.now()
         header = request.headers.get(SIGNATURE_HEADER)
         caller = signing.identify(header=header, method="POST", path=SYNC_PATH, body=request.body)
         signing.check_clock(caller, at=at)

@@ -3,7 +3,8 @@
 Whoever changes what can be placed on a host (its state, scheduling, devices, their health, figures of its inventory)
 calls `changed` in the same transaction. A row carries its transaction's number. A reader takes the rows of transactions
 that had all ended when it looked (below `pg_snapshot_xmin`); a sequence as a cursor would skip a row whose transaction
-took its number early and committed late.
+took its number early and committed late. The price: a transaction that writes and stays open, in any database of the
+server, holds readers back until it ends.
 """
 
 from collections.abc import Iterable

@@ -64,7 +64,7 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def until(condition: Callable[[], object], why: Callable[[], str] = lambda: "", within_s: float = 30) -> None:
+def until(condition: Callable[[], object], why: Callable[[], str] = lambda: "", within_s: float = 60) -> None:
     deadline = time.monotonic() + within_s
     while not condition():
         assert time.monotonic() < deadline, why()

@@ -33,7 +33,7 @@ def running[**P](scenario: Callable[P, Awaitable[None]]) -> Callable[P, None]:
 
 @pytest.fixture
 def agent(settings: Any) -> FakeAgent:
-    settings.HOST_SYNC_HOLD_S = 5
+    settings.HOST_SYNC_HOLD_S = 30
     agent = make_online_agent(clock_s=int(time.time()))
     agent.sync()
     return agent
@@ -67,9 +67,9 @@ async def test_a_held_request_is_answered_as_soon_as_something_is_wanted(agent: 
     await on_a_thread(lambda: want(agent))
     answer, _ = await request
 
-    assert time.monotonic() - wanted_at < 1.0
+    assert time.monotonic() - wanted_at < 15  # the hold is 30; with an idle machine it is a tenth of a second
     assert [row["lease"] for row in answer["desired"]] == [REFERENCE]
-    assert answer["hold_s"] == 5
+    assert answer["hold_s"] == 30
 
 
 @running
@@ -78,7 +78,7 @@ async def test_what_was_wanted_before_is_answered_at_once(agent: FakeAgent) -> N
 
     _, took_s = await held(agent)
 
-    assert took_s < 2
+    assert took_s < 15
 
 
 @running
@@ -88,7 +88,7 @@ async def test_nothing_new_is_answered_when_the_hold_is_over(agent: FakeAgent, s
     answer, took_s = await held(agent)
 
     assert answer["desired"] is None
-    assert 0.9 < took_s < 4
+    assert 0.9 < took_s < 15
 
 
 @running
@@ -123,7 +123,7 @@ def test_under_wsgi_nothing_is_held(agent: FakeAgent) -> None:
 
     answer = agent.sync()
 
-    assert time.monotonic() - started < 2
+    assert time.monotonic() - started < 15
     assert (answer["hold_s"], answer["wait_s"]) == (0, 1)
 
 

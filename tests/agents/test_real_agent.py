@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
-def until(condition: Callable[[], object], what: str, within_s: float = 20) -> None:
+def until(condition: Callable[[], object], what: str, within_s: float = 60) -> None:
     deadline = time.monotonic() + within_s
     while not condition():
         assert time.monotonic() < deadline, f"{what} did not come within {within_s} s"
