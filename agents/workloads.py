@@ -100,6 +100,15 @@ def _want_again(
 
 
 @transaction.atomic
+def move_end(*, reference: str, epoch: int, not_after: datetime | None) -> int:
+    """Let no renewal of this epoch reach beyond another instant (None: no end); return how many workloads moved."""
+    _lock_reference(reference)
+    moved = Workload.objects.filter(reference=reference, epoch=epoch, wanted=True).exclude(not_after=not_after)
+    _bump(Host.objects.filter(pk__in=moved.values("host")))
+    return moved.update(not_after=not_after)
+
+
+@transaction.atomic
 def unwant(*, reference: str, at: datetime, reason: str, epoch: int | None = None, member: int | None = None) -> int:
     """Give up all workloads of the reference, or those of one epoch or member; return how many were still wanted.
 

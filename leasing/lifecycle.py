@@ -127,6 +127,7 @@ def activate(*, lease_id: UUID, at: datetime, now: datetime) -> Lease:
             calendar.set_end(
                 lease=lease, epoch=lease.epoch, end_at=lease.end_at, stop_grace_s=settings.WORKLOAD_STOP_GRACE_S
             )
+            starting.tell_end(lease)
     lease.failed_starts = 0
     lease.meter_seq += 1
     starting.start_meters(lease, at=at)
@@ -260,6 +261,7 @@ def change_end(*, lease_id: UUID, end_at: datetime, at: datetime) -> Lease:
     calendar.set_end(lease=lease, epoch=lease.epoch, end_at=end_at, stop_grace_s=settings.WORKLOAD_STOP_GRACE_S)
     lease.end_at, lease.version = end_at, lease.version + 1
     lease.save(update_fields=["end_at", "version"])
+    starting.tell_end(lease)
     return lease
 
 
@@ -282,6 +284,7 @@ def renew(*, lease_id: UUID, at: datetime) -> bool:
         return False
     lease.end_at, lease.version = ends, lease.version + 1
     lease.save(update_fields=["end_at", "version"])
+    starting.tell_end(lease)
     return True
 
 

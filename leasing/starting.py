@@ -1,7 +1,7 @@
 """What binding and readiness set going: workloads on the hosts, and meters."""
 
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from django.conf import settings
 
@@ -11,6 +11,8 @@ from billing import metering
 from leasing import calendar, workload_spec
 from leasing.models import Lease, LeaseMember
 from leasing.states import VALID_FOR_S, OnInterrupt
+
+RENEWAL_SLACK = timedelta(seconds=60)
 
 
 def want_workloads(lease: Lease, *, at: datetime) -> None:
@@ -36,9 +38,19 @@ def want_workloads(lease: Lease, *, at: datetime) -> None:
             spec=spec,
             valid_for_s=_valid_for_s(lease),
             stop_grace_s=settings.WORKLOAD_STOP_GRACE_S,
-            not_after=lease.end_at,
+            not_after=_not_after(lease),
             at=at,
         )
+
+
+def tell_end(lease: Lease) -> None:
+    """Let the hosts of the present epoch know an end that moved: they stop its containers by themselves then."""
+    workloads.move_end(reference=lease.public_id, epoch=lease.epoch, not_after=_not_after(lease))
+
+
+def _not_after(lease: Lease) -> datetime | None:
+    # A renewal is made at the end, and must reach the hosts before they stop; the calendar keeps the cleaning time.
+    return lease.end_at + RENEWAL_SLACK if lease.end_at and lease.renew and lease.period else lease.end_at
 
 
 def _valid_for_s(lease: Lease) -> int:

@@ -177,3 +177,38 @@ def test_a_scheduled_lease_cancelled_after_its_start_gives_its_gpus_back() -> No
     converging.converge(at=after(HOUR + 2))
 
     assert _held() == 0
+
+
+def test_a_moved_end_moves_the_instant_at_which_the_host_stops_its_container() -> None:
+    make_host()
+    price()
+    lease = make_active_lease(term=_until(HOUR))
+
+    lifecycle.change_end(lease_id=lease.pk, end_at=after(2 * HOUR), at=after(60))
+
+    assert Workload.objects.get(reference=lease.public_id).not_after == after(2 * HOUR)
+
+
+def test_a_duration_that_begins_with_the_first_second_is_told_to_the_host() -> None:
+    make_host()
+    price()
+
+    lease = make_active_lease(term="2h")
+
+    assert Workload.objects.get(reference=lease.public_id).not_after == lease.end_at == after(2 + 2 * HOUR)
+
+
+def test_a_renewing_lease_is_not_stopped_by_its_host_before_the_renewal_reaches_it() -> None:
+    make_host()
+    price(term="reserved:P1W")
+    lease = make_active_lease(term={"kind": "reserved", "period": "P1W", "renew": True})
+    ends = lease.end_at
+    assert ends is not None
+    workload = Workload.objects.get(reference=lease.public_id)
+    assert workload.not_after is not None and ends < workload.not_after <= ends + timedelta(seconds=180)
+    hear(lease, at=ends)
+
+    converging.converge(at=ends)
+
+    lease.refresh_from_db(), workload.refresh_from_db()
+    assert lease.end_at == ends + timedelta(days=7) < workload.not_after
