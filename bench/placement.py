@@ -10,7 +10,7 @@ import argparse
 import json
 import platform
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,7 @@ PUBLISHED_FGD = {
     "gpuspec25": 94.74, "gpuspec33": 94.55, "multigpu20": 95.65, "multigpu30": 96.46, "multigpu40": 96.99,
     "multigpu50": 97.18,
 }  # fmt: skip
+QUICK_TRACES = ("default", "cpu250", "gpuspec33", "multigpu50")
 CHURN_TRACES = ("default", "multigpu30", "gpushare60", "gpuspec33")
 LOADS = (0.90, 0.95, 1.00)
 SHORT, LONG = (3, 3), (6, 12)
@@ -39,10 +40,11 @@ NOT_MEASURED_HERE = "durable leases per second go through the database and are m
 class Bench:
     """All rows over one folder of data; `result` grows as they run."""
 
-    def __init__(self, data: Path, *, quick: bool) -> None:
+    def __init__(self, data: Path, *, quick: bool, seeds: int, traces: Sequence[str]) -> None:
         self.data, self.quick = data, quick
         self.nodes: list[NodeRow] = read_nodes(data)
-        self.seeds = range(42, 44) if quick else range(42, 52)
+        self.traces = traces
+        self.seeds = range(42, 42 + seeds)
         self.churn_seeds = (1,) if quick else (1, 2, 3)
         self.result: dict[str, Any] = {
             "quick": quick,
@@ -66,7 +68,7 @@ class Bench:
         """The 17 traces: ours and the controls, mean over the seeds."""
         table: dict[str, dict[str, float]] = {"ours": {}, "fgd": {}, "bestfit": {}, "random": {}}
         spread: dict[str, float] = {}
-        for name in ("default", "cpu250", "gpuspec33", "multigpu50") if self.quick else TRACES:
+        for name in self.traces:
             trace = self.trace(name)
             ours = [runs.ours_inflation(trace, self.nodes, seed) for seed in self.seeds]
             table["ours"][name], spread[name] = float(np.mean(ours)), float(np.std(ours))
@@ -76,6 +78,7 @@ class Bench:
             say(f"inflation {name:12s}", table["ours"][name], table["fgd"][name], PUBLISHED_FGD[name])
         learning = [runs.ours_inflation(self.trace("default"), self.nodes, seed, learn=True) for seed in self.seeds]
         self.result |= {
+            "inflation_traces": len(table["ours"]),
             "inflation": table,
             "inflation_published_fgd": PUBLISHED_FGD,
             "inflation_sd": spread,
@@ -121,9 +124,10 @@ class Bench:
     def _loads(self, name: str, window: tuple[int, int], most: int) -> dict[str, Any]:
         trace, table = self.trace(name), {}
         for load in (0.95,) if self.quick else LOADS:
+            # Where leases may be moved, no host is kept empty: room for a large request is made when it comes.
             options: dict[str, Any] = {"may_refuse": True}
             if most:
-                options |= {"moves": most, "moves_allowance_bp": 60 if window == SHORT else 75}
+                options = {"moves": most, "moves_allowance_bp": 60 if window == SHORT else 75}
             ours = [runs.ours_churn(trace, self.nodes, load, *window, s, **options) for s in self.churn_seeds]
             table[f"{load:.2f}"] = runs.mean(ours)
             if not most:
@@ -187,12 +191,16 @@ def main() -> int:
     parser.add_argument("--data", type=Path, default=ROOT.parent / "shared/data")
     parser.add_argument("--out", type=Path, default=ROOT / "bench/out")
     parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--seeds", type=int, default=None, help="inflation: so many from 42 on (10; --quick: 2)")
+    parser.add_argument("--traces", default=None, help="inflation: names with commas (all 17; --quick: 4)")
     parser.add_argument("--only", default="inflation,order,churn,tiles,speed")
     options = parser.parse_args()
     if not (options.data / "openb").is_dir():
         print(f"SKIPPED: no traces under {options.data} (give --data PATH); nothing was measured", file=sys.stderr)
         return 0
-    bench = Bench(options.data, quick=options.quick)
+    traces = options.traces.split(",") if options.traces else QUICK_TRACES if options.quick else TRACES
+    seeds = options.seeds or (2 if options.quick else 10)
+    bench = Bench(options.data, quick=options.quick, seeds=seeds, traces=traces)
     print(f"{'row':44s}{'ours':>12s}{'control':>12s}{'published':>12s}")
     for part in options.only.split(","):
         row: Callable[[], None] = getattr(bench, part)

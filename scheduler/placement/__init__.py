@@ -19,6 +19,9 @@
 units in rank order; a `Refusal` counts hosts per constraint (`reasons`), knows the earliest start by known ends
 (`earliest_s`), what would help (`relaxations`), and says it in a sentence: `answer.text("en")`.
 
+A worker that decides often over one pool keeps a `Decider` and calls `decider.decide(hosts, ask)`: the same answers,
+from memory where a host is still the same object.
+
 `Engine` is the same packing over a stream of plain requests, for benchmarks and foreign harnesses: see its docstring.
 `checker` and `recount` judge the decisions of the two; they share no code with them.
 """
@@ -39,11 +42,13 @@ from scheduler.placement.snapshot import (
     Want,
     units_mask,
 )
+from scheduler.placement.warm import Decider
 
 __all__ = [
     "ALL_UNITS",
     "Ask",
     "Busy",
+    "Decider",
     "DeviceView",
     "Engine",
     "HostView",

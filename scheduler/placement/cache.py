@@ -45,7 +45,7 @@ class ScoreCache:
             demand.copy_count, demand.copy_value, demand.copy_models, demand.quotients,
         )  # fmt: skip
         self._tables = (*self._potential_tables, demand.rest, demand.cpu_per_gpu, demand.scarcity, self._ratio)
-        self._fits = np.zeros(len(demand.quotients), np.int64)
+        self._fits = np.zeros(demand.quotients.shape[1], np.int64)
         self._before = [(w, np.zeros(self._arrays.hosts, np.int64)) for w in (weights.gpu, weights.cpu_only)]
         if self._compiled:
             self._set_before(0, self._arrays.hosts)
@@ -115,7 +115,9 @@ class ScoreCache:
         if cursor < 0:
             self._rescore_all(shape, slot)
             return
-        hosts = np.unique(self._log[np.arange(cursor, self._end) % RING])
+        positions = np.arange(cursor, self._end)
+        hosts = self._log[positions % RING]
+        hosts = hosts[self._changed[hosts] == positions]
         self._scores[slot, hosts] = INFEASIBLE
         hosts = hosts[feasible(rows[hosts], shape)]
         self._write(shape, slot, hosts, hosts, np.arange(len(hosts)), rows, free)

@@ -22,7 +22,7 @@ class Demand:
 
     steps: distinct CPU needs, ascending. level: rest of a GPU -> index of the distinct needs it covers.
     usable[model, CPU rank, level]: share of one-GPU classes that fit; many[model, CPU rank, whole]: of larger ones.
-    copy_*: the classes of `uncopied`; quotients[need, rest]: how often a need goes into a rest.
+    copy_*: the classes of `uncopied`; quotients[rest, need]: how often a need goes into a rest.
     rest[r]: expected unfilled micro-GPU of a shared GPU with r free, after random offers.
     cpu_per_gpu: milli CPU per GPU-milli of all GPU demand, x 1000. scarcity[model]: price in thousandths.
     """
@@ -75,9 +75,7 @@ def build(histogram: Mapping[Shape, int], arrays: Arrays) -> Demand:
         copy_count=np.array([shape.gpus for shape, _ in copied], np.int64),
         copy_value=np.array([shape.milli * share for shape, share in copied], np.int64),
         copy_models=np.array([shape.models for shape, _ in copied], np.int64),
-        quotients=np.array([np.arange(WHOLE_GPU + 1) // need for need in distinct], np.int64).reshape(
-            -1, WHOLE_GPU + 1
-        ),
+        quotients=np.arange(WHOLE_GPU + 1)[:, None] // np.array(distinct or [1], np.int64)[None, :],
         rest=_rests(histogram),
         cpu_per_gpu=max(1, 1000 * cpu_milli // gpu_milli) if gpu_milli else 1000,
         scarcity=_scarcity(histogram, arrays),

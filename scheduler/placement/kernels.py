@@ -85,11 +85,13 @@ def potential_of(
 @compiled
 def count_fits(quotients: Ints, free: Ints, fits: Ints) -> None:
     """Write into fits[need] how often each distinct need goes into these GPUs."""
-    for need in range(quotients.shape[0]):
-        total = 0
-        for gpu in range(len(free)):
-            total += quotients[need, free[gpu]]
-        fits[need] = total
+    needs = quotients.shape[1]
+    for need in range(needs):
+        fits[need] = 0
+    for gpu in range(len(free)):
+        rest = free[gpu]
+        for need in range(needs):
+            fits[need] += quotients[rest, need]
 
 
 @compiled
@@ -112,8 +114,8 @@ def rate_one(
         count_fits(quotients, free, fits)
     if gpus == 0 or milli == 1000:
         if copies and gpus > 0:
-            for need in range(quotients.shape[0]):
-                fits[need] -= gpus * quotients[need, 1000]
+            for need in range(quotients.shape[1]):
+                fits[need] -= gpus * quotients[1000, need]
         taken = 0
         for gpu in range(width):
             after[gpu] = free[gpu]
@@ -140,16 +142,16 @@ def rate_one(
             continue
         after[gpu] = value - milli
         if copies:
-            for need in range(quotients.shape[0]):
-                fits[need] += quotients[need, value - milli] - quotients[need, value]
+            for need in range(quotients.shape[1]):
+                fits[need] += quotients[value - milli, need] - quotients[value, need]
         then = potential_of(
             weights, steps, level, usable, many, copy_cpu, copy_need, copy_count, copy_value, copy_models, quotients,
             cpu_per_gpu, cpu, left_idle, whole - 1 if value == 1000 else whole, model, after, fits,
         )  # fmt: skip
         after[gpu] = value
         if copies:
-            for need in range(quotients.shape[0]):
-                fits[need] -= quotients[need, value - milli] - quotients[need, value]
+            for need in range(quotients.shape[1]):
+                fits[need] -= quotients[value - milli, need] - quotients[value, need]
         score = base + then - weights[REST] * (rest[value - milli] - rest[value])
         score -= weights[LEFT] * (value - milli) * 1000
         if score > best or (score == best and value < chosen):

@@ -30,6 +30,7 @@ from scheduler.placement.score import gain, load_policy
 from scheduler.placement.snapshot import UNITS, Ask, HostView, Mode
 
 UNIT_MILLI = WHOLE_GPU // UNITS
+WIDTH = 16  # GPUs of the largest machine that a request can name
 MODES: tuple[Mode, ...] = ("whole", "mig", "shared")
 # What a market is expected to ask for where nothing better is known: (GPUs, thousandths of each, how often).
 EXPECTED = ((1, 125, 1), (1, 250, 1), (1, 500, 2), (1, 1000, 8), (2, 1000, 4), (4, 1000, 3), (8, 1000, 3))
@@ -39,7 +40,7 @@ def packing_scores(rooms: Sequence[Room], ask: Ask) -> list[int]:
     """Return the score of each room, higher = better packed: comparable between rooms for one ask."""
     if not rooms:
         return []
-    width = max(len(room.host.devices) for room in rooms)
+    width = max(WIDTH, *(len(room.host.devices) for room in rooms))
     demand = _expected(width)
     rows, free = np.zeros((len(rooms), COLUMNS), np.int64), np.zeros((len(rooms), width), np.int64)
     after = np.zeros_like(free)
@@ -62,10 +63,10 @@ def packing_scores(rooms: Sequence[Room], ask: Ask) -> list[int]:
 
 @lru_cache(maxsize=16)
 def _expected(width: int) -> Demand:
-    histogram = {Shape(g * milli, 0, milli, g): often for g, milli, often in EXPECTED if g <= max(1, width)}
+    histogram = {Shape(g * milli, 0, milli, g): often for g, milli, often in EXPECTED}
     one_model = np.zeros((1, COLUMNS), np.int64)
     one_model[0, [GPUS, ALL_CPU]] = width, width * WHOLE_GPU
-    return build(histogram, Arrays(one_model, np.full((1, max(1, width)), WHOLE_GPU, np.int64), ("any",)))
+    return build(histogram, Arrays(one_model, np.full((1, width), WHOLE_GPU, np.int64), ("any",)))
 
 
 def _in_shares(host: HostView, cpu_milli: int) -> int:

@@ -113,7 +113,7 @@ def potential(weights: Ints, demand: Demand, rows: Ints, free: Ints) -> Ints:
 
 def _copies(demand: Demand, cpu: Ints, whole: Ints, model: Ints, free: Ints) -> Ints:
     """Share-weighted GPU (milli x ppm) that as many copies of each class as fit would use."""
-    by_need = demand.quotients[:, free].sum(axis=2)
+    by_need = demand.quotients[free].sum(axis=1).T
     single = demand.copy_need >= 0
     times = np.where(
         single[:, None], by_need[np.maximum(demand.copy_need, 0)], whole[None, :] // demand.copy_count[:, None]

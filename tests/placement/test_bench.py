@@ -10,8 +10,13 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.append(str(ROOT / "bench"))
 
-from placement_recount import Book, judge  # noqa: E402
-from placement_trace import Trace, churn, inflation, inflation_figure  # noqa: E402
+from placement_recount import Book, judge  # type: ignore[import-not-found]  # noqa: E402
+from placement_trace import (  # type: ignore[import-not-found]  # noqa: E402
+    Trace,
+    churn,
+    inflation,
+    inflation_figure,
+)
 
 NODES = [("big", 96_000, 400_000, 8, "G2"), ("small", 64_000, 400_000, 2, "T4")]
 

@@ -6,7 +6,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduler.placement import Ask, Busy, DeviceView, HostView, Placement, Refusal, Want, decide, units_mask
+from scheduler.placement import Ask, Busy, Decider, DeviceView, HostView, Placement, Refusal, Want, decide, units_mask
 from scheduler.placement.checker import could_place, violations
 
 MIG = {
@@ -148,11 +148,12 @@ def to_ask(fields: dict[str, Any], now_s: int) -> Ask:
 def test_every_decision_of_a_random_history_is_lawful_and_every_refusal_is_right(
     hosts: dict[str, HostView], history: list[tuple[str, Any]]
 ) -> None:
-    yard = Yard(hosts)
+    yard, decider = Yard(hosts), Decider()
     for kind, what in history:
         if kind == "ask":
             asked = to_ask(what, yard.now_s)
             answer = decide(list(yard.hosts.values()), asked)
+            assert decider.decide(list(yard.hosts.values()), asked) == answer
             if isinstance(answer, Placement):
                 assert violations(list(yard.hosts.values()), asked, answer) == []
                 yard.apply(answer, asked)
