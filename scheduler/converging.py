@@ -9,6 +9,7 @@ from collections.abc import Callable
 from datetime import datetime, timedelta
 from uuid import UUID, uuid4
 
+from django.conf import settings
 from django.db import connection, transaction
 from django.db.models import F, Q
 
@@ -42,7 +43,8 @@ WHERE lease.state = 'active' AND lease.check_at > %(at)s AND (
     lease.end_at <= %(at)s
     OR EXISTS (SELECT 1 FROM leasing_leasemember AS member JOIN agents_host AS host ON host.id = member.host_id
                WHERE member.lease_id = lease.id AND member.epoch = lease.epoch
-                 AND host.state IN ('lost', 'quarantined', 'retired'))
+                 AND (host.state IN ('lost', 'quarantined', 'retired')
+                      OR (host.scheduling = 'draining' AND host.drain_deadline <= %(leaving)s)))
     OR EXISTS (SELECT 1 FROM leasing_allocation AS held JOIN agents_device AS device ON device.id = held.device_id
                WHERE held.lease_id = lease.id AND held.epoch = lease.epoch AND held.released_at IS NULL
                  AND (device.health IN ('lost', 'failed', 'remedy') OR NOT device.present)))
@@ -75,7 +77,8 @@ def converge(*, at: datetime) -> int:
 
 def _bring_forward(at: datetime) -> None:
     with connection.cursor() as cursor:
-        cursor.execute(_BRING_FORWARD, {"at": at})
+        leaving = at + timedelta(seconds=settings.WORKLOAD_STOP_GRACE_S)
+        cursor.execute(_BRING_FORWARD, {"at": at, "leaving": leaving})
     stopped = Workload.objects.filter(wanted=True, gone_at__isnull=True).filter(
         Q(exited_at__isnull=False) | Q(unusable_since__isnull=False)
     )
@@ -119,7 +122,8 @@ def _scheduled(lease: Lease, at: datetime) -> None:
     others = Allocation.objects.filter(
         device__in=[row.device_id for row in held], released_at__isnull=True, during__startswith__lte=at
     ).exclude(lease=lease)
-    if any(row.device.host.state in recovery.DEAD_HOST for row in held) or (
+    hosts = [row.device.host for row in held]
+    if any(host.state in recovery.DEAD_HOST or recovery.is_leaving(host, at=at) for host in hosts) or (
         others.exists() and at > lease.start_at + timedelta(seconds=calendar.CLEANING_MARGIN_S)
     ):
         lifecycle.requeue(lease_id=lease.pk, at=at, reason="devices_not_ready")
@@ -133,7 +137,7 @@ def _provisioning(lease: Lease, at: datetime) -> None:
         lifecycle.end(lease_id=lease.pk, reason=EndReason.EXPIRED, at=at)
         return
     for workload in workloads:
-        trouble = _start_trouble(workload)
+        trouble = _start_trouble(workload, at)
         if trouble is not None:
             _start_failed(lease, workload, trouble, at)
             return
@@ -141,9 +145,11 @@ def _provisioning(lease: Lease, at: datetime) -> None:
         lifecycle.activate(lease_id=lease.pk, at=max(w.ready_at for w in workloads if w.ready_at), now=at)
 
 
-def _start_trouble(workload: Workload) -> str | None:
+def _start_trouble(workload: Workload, at: datetime) -> str | None:
     if workload.host.state in recovery.DEAD_HOST:
         return "host_lost"
+    if recovery.is_leaving(workload.host, at=at):
+        return "host_drained"
     if workload.failure:
         return workload.failure
     if workload.exited_at is not None or workload.gone_at is not None:

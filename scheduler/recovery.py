@@ -11,13 +11,16 @@ wait_for_host       the same epoch goes on if the host comes back within its val
 end                 it ends with the reason `host_lost`.
 
 The devices of the dead host stay bound in the calendar until that host answers again and says that nothing is left.
-A device that fails under a running lease is treated alike, with the second of its failure as the last good one.
+A device that fails under a running lease is treated alike, with the second of its failure as the last good one. So is a
+host whose owner takes it back: its leases stop a stop grace before the deadline of the drain, and since it will not be
+back, whoever waits for it ends.
 """
 
 from datetime import datetime, timedelta
 
 from django.conf import settings
 
+from agents import silence
 from agents.models import Device, Host, Workload
 from leasing import calendar, lifecycle, parking, starting
 from leasing.models import Lease
@@ -38,6 +41,9 @@ def last_good_second(lease: Lease, *, workloads: list[Workload], at: datetime) -
         if host.state in DEAD_HOST:
             heard = host.last_heard_at or workload.wanted_at
             losses.append((min(heard, at), "host_lost", f"Host {host.name} was last heard at {heard:%H:%M:%S} UTC."))
+        if is_leaving(host, at=at):
+            detail = f"Host {host.name} is taken back: {host.scheduling_reason}"
+            losses.append((silence.heard_until(host, at=at), "host_drained", detail))
         if workload.unusable_since is not None:
             losses.append((workload.unusable_since, "unusable", workload.detail))
         if workload.gone_at is not None and workload.exited_at is None:
@@ -50,12 +56,19 @@ def last_good_second(lease: Lease, *, workloads: list[Workload], at: datetime) -
     return min(losses, default=None)
 
 
+def is_leaving(host: Host, *, at: datetime) -> bool:
+    """Return whether leases must stop on a host that is drained, so that they are off it at the deadline."""
+    if host.scheduling != Host.Scheduling.DRAINING or host.drain_deadline is None:
+        return False
+    return host.drain_deadline <= at + timedelta(seconds=settings.WORKLOAD_STOP_GRACE_S)
+
+
 def recover(lease: Lease, *, workloads: list[Workload], at: datetime) -> None:
     """Carry out the policy of an interrupted lease; level-triggered, so safe to repeat."""
     policy = OnInterrupt(lease.on_interrupt)
     if policy is OnInterrupt.RESTART_ELSEWHERE:
         lifecycle.requeue(lease_id=lease.pk, at=at, reason="restart_elsewhere")
-    elif policy is OnInterrupt.END:
+    elif policy is OnInterrupt.END or any(is_leaving(workload.host, at=at) for workload in workloads):
         lifecycle.end(lease_id=lease.pk, reason=EndReason.HOST_LOST, at=at)
     elif workloads and all(_runs_again(workload, since=lease.state_since) for workload in workloads):
         ready = max(workload.host.last_heard_at or at for workload in workloads)

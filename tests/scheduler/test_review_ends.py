@@ -212,3 +212,40 @@ def test_a_renewing_lease_is_not_stopped_by_its_host_before_the_renewal_reaches_
 
     lease.refresh_from_db(), workload.refresh_from_db()
     assert lease.end_at == ends + timedelta(days=7) < workload.not_after
+
+
+def test_a_host_is_given_back_to_its_owner_at_the_deadline_of_its_drain() -> None:
+    host, other = make_host(name="leaving"), make_host(name="staying", scheduling=Host.Scheduling.CORDONED)
+    price()
+    lease = make_active_lease()
+    Host.objects.filter(pk=other.pk).update(scheduling=Host.Scheduling.OPEN)
+    host_life.drain(host_id=host.pk, deadline=after(600), reason="I need it", by="owner", at=after(60))
+    hear(lease, at=after(569))
+    converging.converge(at=after(569))
+    lease.refresh_from_db()
+    assert lease.state == State.ACTIVE
+
+    hear(lease, at=after(570))  # the stop grace before the deadline
+    converging.converge(at=after(570))
+
+    lease.refresh_from_db()
+    assert lease.state == State.PENDING
+    assert not Workload.objects.filter(host=host, wanted=True).exists()
+    assert metering.cost(reference=lease.public_id, at=after(999)).seconds == 568
+    say(lease, "gone", at=after(580))
+    place(at=after(581))
+    lease.refresh_from_db()
+    assert lease.members.get(epoch=lease.epoch).host_id == other.pk
+
+
+def test_a_lease_that_waits_for_its_host_ends_when_that_is_drained() -> None:
+    host = make_host()
+    price()
+    lease = make_active_lease(on_interrupt="wait_for_host")
+    host_life.drain(host_id=host.pk, deadline=after(100), reason="I need it", by="owner", at=after(60))
+    hear(lease, at=after(100))
+
+    converging.converge(at=after(100))
+
+    lease.refresh_from_db()
+    assert (lease.state, lease.ending_reason) == (State.ENDING, EndReason.HOST_LOST)
