@@ -70,14 +70,21 @@ def recover(lease: Lease, *, workloads: list[Workload], at: datetime) -> None:
         lifecycle.requeue(lease_id=lease.pk, at=at, reason="restart_elsewhere")
     elif policy is OnInterrupt.END or any(is_leaving(workload.host, at=at) for workload in workloads):
         lifecycle.end(lease_id=lease.pk, reason=EndReason.HOST_LOST, at=at)
-    elif workloads and all(_runs_again(workload, since=lease.state_since) for workload in workloads):
+    elif _runs_again(lease, workloads=workloads, at=at):
         ready = max(workload.host.last_heard_at or at for workload in workloads)
         lifecycle.revive(lease_id=lease.pk, ready_at=min(ready, at), at=at)
     elif at > lease.state_since + timedelta(seconds=VALID_FOR_S[policy]):
         lifecycle.end(lease_id=lease.pk, reason=EndReason.HOST_LOST, at=at, detail="Its host did not come back.")
 
 
-def _runs_again(workload: Workload, *, since: datetime) -> bool:
+def _runs_again(lease: Lease, *, workloads: list[Workload], at: datetime) -> bool:
+    """Return whether every member has been heard to run since, and nothing stands against its use any more."""
+    if not workloads or last_good_second(lease, workloads=workloads, at=at) is not None:
+        return False
+    return all(_is_back(workload, since=lease.state_since) for workload in workloads)
+
+
+def _is_back(workload: Workload, *, since: datetime) -> bool:
     # Each sync says all that runs, so what a host said after the interruption is how it is now.
     heard = workload.host.last_heard_at
     return heard is not None and heard > since and workload.step == "ready" and workload.host.state == Host.State.ONLINE

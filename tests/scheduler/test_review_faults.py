@@ -47,3 +47,18 @@ def test_a_quote_whose_lease_would_be_over_is_over() -> None:
 
     with pytest.raises(quotes.QuoteExpired):
         planning.redeem(organization=tenant, quote=quote, said={}, at=after(600), created_by="test")
+
+
+def test_a_gpu_that_fails_under_a_lease_that_waits_for_its_host_does_not_make_it_run_again() -> None:
+    make_host()
+    price()
+    lease = make_active_lease(on_interrupt="wait_for_host")
+    Device.objects.update(health=Device.Health.LOST, health_since=after(50))
+    for second in range(60, 70):
+        say(lease, "ready", at=after(second))
+        converging.converge(at=after(second))
+
+    lease.refresh_from_db()
+    assert lease.state == State.INTERRUPTED
+    assert lease.events.filter(to_state=State.INTERRUPTED).count() == 1
+    assert metering.cost(reference=lease.public_id, at=after(99)).seconds == 48
