@@ -13,6 +13,7 @@ from uuid import UUID
 
 from django.db.models import Q
 
+from agents import availability
 from agents.models import Device, Host
 from billing.models import PriceVersion
 from leasing.calendar import Seat as CalendarSeat
@@ -79,7 +80,7 @@ def load(*, term: str, currency: str, at: datetime) -> Pool:
     groups: dict[str, list[Device]] = defaultdict(list)
     for device in devices:
         groups[f"{device.host_id}/{device.model.slug if device.model else ''}"].append(device)
-    views = {key: _host_view(key, group, calendar, prices) for key, group in groups.items()}
+    views = {key: _host_view(key, group, calendar, prices, at) for key, group in groups.items()}
     return Pool(hosts=views, prices=prices, capacity={d.host_id: d.host for g in groups.values() for d in g})
 
 
@@ -100,7 +101,11 @@ def _calendar(at: datetime) -> dict[UUID, list[Busy]]:
 
 
 def _host_view(
-    key: str, devices: list[Device], calendar: dict[UUID, list[Busy]], prices: dict[PriceKey, PriceVersion]
+    key: str,
+    devices: list[Device],
+    calendar: dict[UUID, list[Busy]],
+    prices: dict[PriceKey, PriceVersion],
+    at: datetime,
 ) -> HostView:
     host, model = devices[0].host, devices[0].model
     assert model is not None
@@ -113,6 +118,7 @@ def _host_view(
             return None
         return version.price_micros_per_hour
 
+    in_hours = availability.is_open(windows=host.hours, time_zone=host.hours_time_zone, at=at)
     slices = {
         name: found for name in [*model.fractions, *model.mig_profiles] if (found := price(f"{model.slug}/{name}"))
     }
@@ -139,7 +145,8 @@ def _host_view(
         slice_price_micros=slices,
         reliability_bp=host.reliability_bp,
         tier=host.tier,  # type: ignore[arg-type]
-        access=host.access,  # type: ignore[arg-type]
+        # Outside the hours that its owner gives to the market it is his alone.
+        access=host.access if in_hours else "private",  # type: ignore[arg-type]
         simulated=host.simulated,
         out_of_service=_host_trouble(host),
     )

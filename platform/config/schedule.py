@@ -14,6 +14,7 @@ LOOPS: dict[str, float] = {  # task name -> seconds between ticks
     "scheduler.stop_over_budget": 60.0,
     "agents.sweep_silence": 1.0,
     "agents.forget_old": 60.0,
+    "agents.update_scores": 60.0,
     "billing.close_due": 60.0,
     "billing.exhaustion_due": 5.0,
     "console.check_invariants": 600.0,

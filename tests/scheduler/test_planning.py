@@ -125,3 +125,14 @@ def test_a_refused_plan_says_when_it_could_start(tenant: Organization) -> None:
 
     assert plan["placement"] is None
     assert plan["start"] == {"at": "2027-03-01T13:03:30Z", "certainty": "certain"}
+
+
+def test_outside_its_owners_hours_a_host_is_offered_to_nobody_but_him() -> None:
+    # NOON is a Monday; the market may have it in the evening only.
+    host = make_host(gpus=2, hours=[{"days": [0], "from": "20:00", "to": "08:00"}])
+    price()
+    owner = host.owner
+    Organization.objects.filter(pk=owner.pk).update(currency="XTS")
+
+    assert offers(make_tenant()) == []
+    assert offers(owner) == [("A100_80G", 2, 2)]
