@@ -237,10 +237,10 @@ def release_devices(*, at: datetime) -> int:
     held = {(row.lease.public_id, row.epoch, row.rank, row.device.host_id) for row in over if row.lease}
     released = 0
     for reference, epoch, rank, host_id in sorted(held, key=str):
-        gone = Workload.objects.filter(
-            reference=reference, epoch=epoch, member=rank, host_id=host_id, gone_at__isnull=False
-        ).first()
-        if gone is not None:
+        # A restart keeps the devices for its new epoch: the containers of those before it were on them too.
+        on_them = Workload.objects.filter(reference=reference, epoch__lte=epoch, host_id=host_id)
+        gone = on_them.filter(epoch=epoch, member=rank).first()
+        if gone is not None and not on_them.filter(gone_at=None).exists():
             released += lifecycle.release_gone(workload=gone, at=at)
     return released
 

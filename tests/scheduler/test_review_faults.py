@@ -62,3 +62,22 @@ def test_a_gpu_that_fails_under_a_lease_that_waits_for_its_host_does_not_make_it
     assert lease.state == State.INTERRUPTED
     assert lease.events.filter(to_state=State.INTERRUPTED).count() == 1
     assert metering.cost(reference=lease.public_id, at=after(99)).seconds == 48
+
+
+def test_gpus_are_not_let_again_while_an_earlier_container_on_them_is_not_known_to_be_gone() -> None:
+    host = make_host()
+    price()
+    lease = make_active_lease()
+    Workload.objects.update(last_valid_until=after(70))
+    hear(lease, at=after(10))
+    recovery.restart_now(lease=lease, at=after(10))  # epoch 2, of which the host never hears
+    Host.objects.filter(pk=host.pk).update(state=Host.State.LOST)
+
+    converging.converge(at=after(41))
+
+    lease.refresh_from_db()
+    assert lease.state == State.PENDING
+    assert Allocation.objects.filter(released_at=None).count() == 1
+    Workload.objects.filter(epoch=1).update(gone_at=after(60))
+    converging.converge(at=after(61))
+    assert Allocation.objects.filter(released_at=None).count() == 0
