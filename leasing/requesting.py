@@ -8,7 +8,8 @@ from uuid import UUID
 
 from django.conf import settings
 from django.db import transaction
-from django.db.models import Sum
+from django.db.models import OuterRef, QuerySet, Subquery, Sum
+from django.db.models.functions import Coalesce
 
 from apikit.errors import DomainError, InvalidInput
 from audit import ids
@@ -221,17 +222,24 @@ def request_lease(
 
 def check_quota(*, organization: Organization, gpus: int, redeems: Quote | None = None) -> None:
     """Raise QuotaExceeded if `gpus` more would be over it. The caller holds the organization's lock."""
-    live = organization.leases.exclude(state=State.ENDED).aggregate(n=Sum("gpu_count", default=0))["n"]
-    quotes = organization.quotes.filter(state=Quote.State.OPEN)
+    live = Lease.objects.filter(organization=OuterRef("pk")).exclude(state=State.ENDED)
+    quotes = Quote.objects.filter(organization=OuterRef("pk"), state=Quote.State.OPEN)
     if redeems is not None:
         quotes = quotes.exclude(pk=redeems.pk)
-    in_use = live + quotes.aggregate(n=Sum("gpu_count", default=0))["n"]
+    sums = Organization.objects.filter(pk=organization.pk).values_list(_gpus_of(live) + _gpus_of(quotes), flat=True)
+    in_use = sums.get()
     if in_use + gpus > organization.gpu_quota:
         raise QuotaExceeded(
             f"{in_use} of {organization.gpu_quota} GPUs are in use or quoted; {gpus} more were asked for.",
             quota=organization.gpu_quota,
             in_use=in_use,
         )
+
+
+def _gpus_of[Row: (Lease, Quote)](rows: QuerySet[Row]) -> Coalesce:
+    """Return the sum of their GPUs as a column of their organization; 0 without any."""
+    of_each = rows.order_by().values("organization").annotate(gpus=Sum("gpu_count"))
+    return Coalesce(Subquery(of_each.values("gpus")), 0)
 
 
 def to_terms(wanted: Wanted, *, option_index: int) -> dict[str, Any]:

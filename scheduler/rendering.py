@@ -23,9 +23,10 @@ def instant(moment: datetime | None) -> str | None:
 
 def leases(rows: Sequence[Lease], *, at: datetime, with_cost: bool) -> list[dict[str, Any]]:
     """Return the leases with their members. with_cost: also what each has cost until `at`, from its segments."""
-    members = _members(rows)
-    workloads = _workloads(rows)
-    devices = _devices(rows)
+    bound = [row for row in rows if row.epoch > 0]  # before its first assignment a lease has none of these
+    members = _members(bound)
+    workloads = _workloads(bound)
+    devices = _devices(bound)
     return [
         _lease(row, members[row.pk], workloads[row.public_id], devices[row.pk], at=at, with_cost=with_cost)
         for row in rows
@@ -88,6 +89,13 @@ def _price(row: Lease, members: list[LeaseMember]) -> dict[str, Any] | None:
 
 
 def _cost(row: Lease, at: datetime) -> dict[str, Any]:
+    if row.meter_seq == 0:  # no meter of it ever ran, so there is nothing to add up
+        return {
+            "billable_seconds": 0,
+            "charged": Money(row.charged_micros or 0, row.currency).to_json(),
+            "running": False,
+            "final": row.charged_micros is not None,
+        }
     cost = metering.cost(reference=row.public_id, at=row.ended_at or at)
     charged = row.charged_micros if row.charged_micros is not None else cost.charged_micros
     return {

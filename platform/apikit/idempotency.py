@@ -122,26 +122,26 @@ def forget_expired(*, at: datetime, limit: int = 5000) -> int:
 def _claim(*, organization_id: UUID, key: str, fingerprint: bytes, at: datetime) -> bool:
     """Insert the row; wait for a double that holds it. False: the double has committed its answer."""
     with connection.cursor() as cursor:
-        cursor.execute(
-            "SELECT current_setting('lock_timeout'), set_config('lock_timeout', %s, true)", [f"{DOUBLE_WAITS_MS}ms"]
-        )
-        (usual, _) = cursor.fetchone()
         try:
+            # One round trip: the lock time-out is ours for this one statement, then again what it was.
             cursor.execute(
+                "SELECT set_config('gpuyard.lock_timeout', current_setting('lock_timeout'), true),"
+                " set_config('lock_timeout', %s, true);"
                 "INSERT INTO apikit_idempotentanswer AS kept"
                 " (organization_id, key, fingerprint, expires_at, headers, body, sealed)"
                 " VALUES (%s, %s, %s, %s, '{}', '', false)"
                 " ON CONFLICT (organization_id, key) DO UPDATE"
-                " SET fingerprint = excluded.fingerprint, expires_at = excluded.expires_at WHERE kept.expires_at <= %s",
-                [organization_id, key, fingerprint, at + KEPT_FOR, at],
+                " SET fingerprint = excluded.fingerprint, expires_at = excluded.expires_at WHERE kept.expires_at <= %s"
+                " RETURNING true;"
+                "SELECT set_config('lock_timeout', current_setting('gpuyard.lock_timeout'), true)",
+                [f"{DOUBLE_WAITS_MS}ms", organization_id, key, fingerprint, at + KEPT_FOR, at],
             )
         except OperationalError as exc:
             if isinstance(exc.__cause__, LockNotAvailable):
                 raise InProgress("Ask again in a moment with the same key and body.") from None
             raise
-        claimed: bool = cursor.rowcount == 1
-        cursor.execute("SELECT set_config('lock_timeout', %s, true)", [usual])
-    return claimed
+        cursor.nextset()  # of the INSERT
+        return cursor.fetchone() is not None
 
 
 def _keep(*, organization_id: UUID, key: str, response: HttpResponseBase, seals: bool) -> None:
