@@ -13,6 +13,7 @@ from apikit.errors import InvalidInput, NotFound
 from billing import entries, price_list, rendering, stripe
 
 HISTORY_DAYS = 90
+PRICE_OF = {"sku": strict_query.text(80), "region": strict_query.text(60)}
 
 
 class PublicView(APIView):
@@ -23,9 +24,10 @@ class PublicView(APIView):
 class MarketPrices(PublicView):
     """The price list in force, one line per model, region, tier, term and use."""
 
+    query = {"get": PRICE_OF}
+
     def get(self, request: Request) -> Response:
-        readers = {"sku": strict_query.text(80), "region": strict_query.text(60)}
-        asked = strict_query.read(request.query_params, readers)
+        asked = strict_query.read(request.query_params, PRICE_OF)
         versions = price_list.in_force(at=clock.now(), sku=asked.get("sku"), region=asked.get("region"))
         return Response({"items": [rendering.price(version) for version in versions]})
 
@@ -33,10 +35,11 @@ class MarketPrices(PublicView):
 class MarketHistory(PublicView):
     """Every version of the prices of one model in one region, with its cause, for the last 90 days and ahead."""
 
+    query = {"get": PRICE_OF}
+
     def get(self, request: Request) -> Response:
-        readers = {"sku": strict_query.text(80), "region": strict_query.text(60)}
-        asked = strict_query.read(request.query_params, readers)
-        missing = [name for name in readers if name not in asked]
+        asked = strict_query.read(request.query_params, PRICE_OF)
+        missing = [name for name in PRICE_OF if name not in asked]
         if missing:
             raise InvalidInput(
                 "Name the model and the region.",

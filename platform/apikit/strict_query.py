@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
@@ -11,6 +12,22 @@ from apikit.errors import InvalidInput, echoed
 from apikit.strict_fields import Faults, fault, nearest, read_instant
 
 type Reader = Callable[[str], Any]  # raises strict_fields.Faults
+
+
+@dataclass(frozen=True)
+class Described:
+    """A reader that can say in JSON Schema what it reads, for the API's description."""
+
+    read: Reader
+    schema: Mapping[str, Any]
+
+    def __call__(self, text: str) -> Any:
+        return self.read(text)
+
+
+def schema_of(reader: Reader) -> Mapping[str, Any]:
+    return reader.schema if isinstance(reader, Described) else {"type": "string"}
+
 
 _DIGITS = re.compile(r"0|[1-9][0-9]{0,17}", re.ASCII)
 
@@ -23,7 +40,7 @@ def integer(minimum: int, maximum: int) -> Reader:
             raise fault("out_of_range", f"A whole number from {minimum} to {maximum} is expected.")
         return int(text)
 
-    return read
+    return Described(read, {"type": "integer", "minimum": minimum, "maximum": maximum})
 
 
 def choice(*values: str) -> Reader:
@@ -32,7 +49,7 @@ def choice(*values: str) -> Reader:
             raise fault("bad_value", f"“{echoed(text)}” is not among them.", nearest=nearest(text, values))
         return text
 
-    return read
+    return Described(read, {"enum": [*values]})
 
 
 def choices(*values: str) -> Reader:
@@ -41,17 +58,22 @@ def choices(*values: str) -> Reader:
     def read(text: str) -> list[str]:
         return [choice(*values)(word) for word in text.split(",")]
 
-    return read
+    word = "|".join(map(re.escape, values))
+    return Described(read, {"type": "string", "pattern": f"^({word})(,({word}))*$"})
 
 
-def flag(text: str) -> bool:
+def _flag(text: str) -> bool:
     if text not in {"0", "1"}:
         raise fault("bad_value", "0 or 1 is expected.")
     return text == "1"
 
 
-def instant(text: str) -> datetime:
+def _instant(text: str) -> datetime:
     return read_instant(text)
+
+
+flag: Reader = Described(_flag, {"enum": ["0", "1"]})
+instant: Reader = Described(_instant, {"type": "string", "format": "date-time"})
 
 
 def text(max_length: int = 256, *, pattern: str | None = None) -> Reader:
@@ -64,7 +86,8 @@ def text(max_length: int = 256, *, pattern: str | None = None) -> Reader:
             raise fault("bad_value", f"“{echoed(value)}” is not of the expected form.")
         return value
 
-    return read
+    form = {"pattern": f"^(?:{pattern})$"} if pattern else {}
+    return Described(read, {"type": "string", "maxLength": max_length, **form})
 
 
 def public_id(prefix: str, *, decode: Callable[[str, str], Any]) -> Reader:
@@ -74,7 +97,7 @@ def public_id(prefix: str, *, decode: Callable[[str, str], Any]) -> Reader:
             raise fault("bad_value", f"“{echoed(value)}” is no id of the form {prefix}_….")
         return found
 
-    return read
+    return Described(read, {"type": "string", "pattern": f"^{prefix}_[0-9a-z]{{26}}$"})
 
 
 def read(sent: QueryDict, readers: Mapping[str, Reader]) -> dict[str, Any]:

@@ -16,6 +16,7 @@ api_v1: list[URLPattern | URLResolver] = [
     *agents.urls.urlpatterns,
     *billing.urls.urlpatterns,
     *catalogue.urls.urlpatterns,
+    *console.urls.urlpatterns,
     *leasing.urls.urlpatterns,
     *outbox.urls.urlpatterns,
     *scheduler.urls.urlpatterns,
