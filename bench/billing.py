@@ -148,7 +148,7 @@ class Variants:
         from billing import price_list, spot
 
         self.moves += 1
-        at = datetime.fromtimestamp(EPOCH_S + 3600 * self.hours + 600 + self.moves, UTC)
+        at = datetime.fromtimestamp(EPOCH_S + 3600 * self.hours + 2400 + self.moves, UTC)
         series = price_list.Series("sku0", "north", "verified", "spot", "active", "USD")
         return timed(
             lambda: spot.move(

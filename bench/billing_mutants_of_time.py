@@ -133,9 +133,9 @@ MUTANTS = (
     Mutant("facts from the future", "billing/metering.py", "if ahead_s > MAX_FUTURE_S:", "if False:", vector("M06")),
     Mutant(
         "the end posts all again",
-        "billing/segments.py",
-        "cuts = [reading.charge(closed_to_s), *",
-        "cuts = [0, *",
+        "billing/metering.py",
+        "return reading.posted(closed_to_s), parts",
+        "return 0, parts",
         (METERING,),
     ),
     Mutant(

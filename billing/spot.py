@@ -8,7 +8,7 @@ from datetime import datetime
 from django.db import connection, transaction
 
 from billing import exhaustion, ledger, price_list
-from billing.models import PriceVersion, Segment
+from billing.models import AccountBalance, PriceVersion, Segment
 
 LEAD_S = 300  # how long ahead a move is published, unless the caller says otherwise
 
@@ -52,6 +52,9 @@ def move(
             },
         )
     exhaustion.look_again(accounts=payers, at_s=int(version.during.lower.timestamp()))
+    # Somebody else's instant may be a little ahead of ours: what is stored for it is of the old price.
+    ahead = AccountBalance.objects.filter(pk__in=payers, as_of__gt=version.during.lower)
+    exhaustion.refresh(accounts=list(ahead.values_list("pk", flat=True)), at=at)
     return version
 
 

@@ -114,6 +114,18 @@ def test_a_move_known_ahead_is_in_the_instant_of_exhaustion() -> None:
     assert exhaustion.due(at=after(550)) == [owner]
 
 
+def test_a_move_that_begins_before_the_last_look_is_in_the_accrual() -> None:
+    owner, first = make_owner(10_000_000), make_price(3_600_000, sku="s", term="spot")
+    series = price_list.Series("s", "north", "verified", "spot", "active", "USD")
+    run(payer=owner, price=first, follows=True)
+    assert funds(owner, after(120)).accrued_micros == 120_000
+
+    spot.move(series=series, price_micros_per_hour=7_200_000, starts_at=after(100), cause="demand", at=after(100))
+
+    assert reconcile.findings() == []
+    assert funds(owner, after(120)).accrued_micros == 140_000
+
+
 def test_credit_counts_in_the_instant_of_exhaustion_only_inside_its_window() -> None:
     owner = make_owner(1_000_000)
     run(payer=owner, price=make_price(3_600_000))
