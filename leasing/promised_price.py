@@ -44,7 +44,8 @@ def highest_micros_per_hour(
         places = {option.region} & allowed if option.region else allowed
         found = PriceVersion.objects.filter(
             Q(series__sku__in=skus(option, view), series__region__in=places),
-            series__currency=currency, series__term=term, series__use="active", during__contains=at,
+            series__currency=currency, series__term=term, series__use="active", series__notice_s=0,
+            during__contains=at,
         ).aggregate(top=Max("price_micros_per_hour"))["top"]  # fmt: skip
         if found is not None:
             dearest = max(dearest or 0, found * option.nodes * option.count)

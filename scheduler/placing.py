@@ -5,6 +5,7 @@ who ask for "now or not at all" decide beside it, and whoever loses the race at 
 again in the next pass. A pass that dies changes nothing.
 """
 
+import logging
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -20,6 +21,8 @@ from leasing.states import State
 from scheduler import pool as pools
 from scheduler.placement import Ask, Placement, Refusal, Want, decide
 from scheduler.pool import Pool, seconds
+
+log = logging.getLogger(__name__)
 
 BATCH = 256
 RETRY_S = 1  # a waiting lease is looked at again with every pass: capacity may come from anywhere
@@ -101,6 +104,7 @@ class Pass:
     placed: int = 0
     waiting: int = 0
     lost_races: int = 0
+    failed: int = 0
 
 
 def queue(*, at: datetime) -> list[Lease]:
@@ -130,10 +134,24 @@ def place_pending(*, at: datetime, grace_s: int) -> Pass:
     for place, lease in enumerate(queue(at=at), start=1):
         key = (lease.price_term, lease.currency)
         pool = loaded.get(key) or loaded.setdefault(key, pools.load(term=key[0], currency=key[1], at=at))
-        if _place(lease, pool, at=at, grace_s=grace_s, done=done, place=place):
+        if _try_to_place(lease, pool, at=at, grace_s=grace_s, done=done, place=place):
             # Devices of one term's pool are devices of every other: what was bound must be seen there too.
             loaded = {key: pool}
     return done
+
+
+def _try_to_place(lease: Lease, pool: Pool, *, at: datetime, grace_s: int, done: Pass, place: int) -> bool:
+    """Place one lease if it can be; one that fails must not stop the others, and is tried again with the next pass."""
+    try:
+        with transaction.atomic():
+            return _place(lease, pool, at=at, grace_s=grace_s, done=done, place=place)
+    except Exception:
+        done.failed += 1
+        log.exception("lease could not be placed", extra={"lease": lease.public_id})
+    why = {"text": "It could not be placed for a fault of ours; it is tried again.", "code": "fault", "counts": []}
+    check_at = at + timedelta(seconds=RETRY_S)
+    lifecycle.waiting(lease_id=lease.pk, why=why, place=place, eta=None, check_at=check_at)
+    return False
 
 
 def _place(lease: Lease, pool: Pool, *, at: datetime, grace_s: int, done: Pass, place: int) -> bool:

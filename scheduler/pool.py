@@ -67,7 +67,7 @@ def load(*, term: str, currency: str, at: datetime) -> Pool:
     prices = {
         (version.series.sku, version.series.region, version.series.tier): version
         for version in PriceVersion.objects.filter(
-            series__currency=currency, series__term=term, series__use="active", during__contains=at
+            series__currency=currency, series__term=term, series__use="active", series__notice_s=0, during__contains=at
         ).select_related("series")
     }
     devices = (

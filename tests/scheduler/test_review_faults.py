@@ -7,7 +7,7 @@ import pytest
 from agents import workloads
 from agents.models import Device, Host, Workload
 from billing import metering, price_list
-from leasing import calendar, catalogue_view, quotes
+from leasing import calendar, catalogue_view, promised_price, quotes
 from leasing.models import Allocation
 from leasing.states import EndReason, State
 from scheduler import converging, planning, recovery
@@ -81,3 +81,37 @@ def test_gpus_are_not_let_again_while_an_earlier_container_on_them_is_not_known_
     Workload.objects.filter(epoch=1).update(gone_at=after(60))
     converging.converge(at=after(61))
     assert Allocation.objects.filter(released_at=None).count() == 0
+
+
+def test_a_lease_that_cannot_be_bound_does_not_stop_the_placing_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    make_host(gpus=4)
+    price()
+    poison, healthy = make_lease(), make_lease()
+    real = workloads.want
+
+    def want(**asked: Any) -> Workload:
+        if asked["reference"] == poison.public_id:
+            raise RuntimeError("poison")
+        return real(**asked)
+
+    monkeypatch.setattr(workloads, "want", want)
+
+    place(at=after(1))
+
+    poison.refresh_from_db(), healthy.refresh_from_db()
+    assert (poison.state, healthy.state) == (State.PENDING, State.PROVISIONING)
+    assert poison.why_waiting is not None
+
+
+def test_a_price_that_exists_only_for_another_notice_sells_nothing() -> None:
+    make_host(gpus=2)
+    price()
+    spot = price_list.Series(
+        sku="A100_80G", region="sim", tier="verified", term="spot", use="active", currency="XTS", notice_s=600
+    )
+    price_list.publish(series=spot, price_micros_per_hour=1, starts_at=NOON, cause="test", at=NOON)
+
+    with pytest.raises(promised_price.NothingForSale):
+        make_lease(term="spot")
+    tenant = make_tenant()
+    assert planning.offers(organization=tenant, currency="XTS", term="spot", region=None, request=None, at=NOON) == []
