@@ -19,7 +19,7 @@ from leasing.lifecycle import Assignment
 from leasing.models import Lease
 from leasing.states import State
 from scheduler import pool as pools
-from scheduler.placement import Ask, Placement, Refusal, Want, decide
+from scheduler.placement import Ask, Placement, Refusal, Want
 from scheduler.pool import Pool, seconds
 
 log = logging.getLogger(__name__)
@@ -156,7 +156,7 @@ def _try_to_place(lease: Lease, pool: Pool, *, at: datetime, grace_s: int, done:
 
 def _place(lease: Lease, pool: Pool, *, at: datetime, grace_s: int, done: Pass, place: int) -> bool:
     ask = ask_for(lease, pool, at=at, grace_s=grace_s)
-    answer = decide(pool.views(), ask)
+    answer = pool.decide(ask)
     if isinstance(answer, Refusal):
         done.waiting += 1
         shadow(pool, ask, answer, organization=lease.organization_id)
@@ -191,7 +191,7 @@ def shadow(pool: Pool, ask: Ask, refusal: Refusal, *, organization: Any) -> None
     length = None if ask.until_s is None else ask.until_s - ask.start_s
     until = None if length is None else refusal.earliest_s + length
     later = Ask(**{**_fields(ask), "start_s": refusal.earliest_s, "until_s": until})
-    found = decide(pool.views(), later, explain=False)
+    found = pool.decide(later, explain=False)
     if isinstance(found, Placement):
         pool.take(found, organization=organization, start_s=later.start_s, end_s=until)
 

@@ -58,7 +58,7 @@ def after_queue(*, term: str, currency: str, at: datetime) -> tuple[Pool, int]:
     waiting = [lease for lease in placing.queue(at=at) if lease.currency == currency]
     for lease in waiting:
         ask = placing.ask_for(lease, pool, at=at, grace_s=_grace_s())
-        answer = decide(pool.views(), ask, explain=False)
+        answer = pool.decide(ask, explain=False)
         if isinstance(answer, Placement):
             pool.take(answer, organization=lease.organization_id, start_s=ask.start_s, end_s=ask.until_s)
         else:
@@ -73,7 +73,7 @@ def consider(
     draft = requesting.draft(organization=organization, wanted=wanted, at=at, priced_at=priced_at)
     pool, waiting = after_queue(term=wanted.price_term, currency=wanted.currency, at=at)
     ask = placing.ask_for(draft, pool, at=at, grace_s=_grace_s())
-    return Decision(draft, decide(pool.views(), ask), pool, waiting + 1)
+    return Decision(draft, pool.decide(ask), pool, waiting + 1)
 
 
 def refusal(decision: Decision) -> NoCapacity:

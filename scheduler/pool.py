@@ -5,10 +5,10 @@ from it: the calendar's exclusion constraint has the last word when a decision i
 """
 
 from collections import defaultdict
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import cast
+from typing import Any, NamedTuple, cast
 from uuid import UUID
 
 from django.db.models import Q
@@ -16,9 +16,10 @@ from django.db.models import Q
 from agents import availability
 from agents.models import Device, Host
 from billing.models import PriceVersion
+from catalogue.models import GpuModel
 from leasing.calendar import Seat as CalendarSeat
 from leasing.models import Allocation
-from scheduler.placement import Busy, DeviceView, HostView, Placement, units_mask
+from scheduler.placement import Ask, Busy, Decider, DeviceView, HostView, Placement, Refusal, units_mask
 from scheduler.placement.snapshot import Mode
 
 SERVING = (Host.State.ONLINE, Host.State.SUSPECT, Host.State.LOST, Host.State.QUARANTINED)
@@ -29,13 +30,32 @@ def seconds(moment: datetime) -> int:
     return int(moment.timestamp())
 
 
+class DeviceRow(NamedTuple):
+    """What of a device a decision needs; ten thousand of them are read in each load."""
+
+    pk: UUID
+    host_id: UUID
+    model_id: UUID
+    health: str
+    health_reason: str
+    cordoned: bool
+    present: bool
+    nvlink_clique: int | None
+    mig: dict[str, Any] | None
+
+
 @dataclass
 class Pool:
     """Hosts by key, `host id/model`; `take` changes this overlay only."""
 
     hosts: dict[str, HostView]
     prices: dict[PriceKey, PriceVersion]
-    capacity: "dict[UUID, Host]"
+    capacity: dict[UUID, Host]
+    decider: Decider = field(default_factory=Decider)
+
+    def decide(self, ask: Ask, *, explain: bool = True) -> Placement | Refusal:
+        """Place a request on the overlay, or say why not."""
+        return self.decider.decide(self.views(), ask, explain=explain)
 
     def views(self) -> list[HostView]:
         return list(self.hosts.values())
@@ -63,31 +83,61 @@ class Pool:
 
 
 def load(*, term: str, currency: str, at: datetime) -> Pool:
-    """Return the pool as it is at `at`, with the prices of one term in one currency."""
+    """Return the pool as it is at `at`, with the prices of one term in one currency.
+
+    A host that is as it was at the last load in this process is the same object again, so that what the decider
+    remembers of it still holds.
+    """
     prices = {
         (version.series.sku, version.series.region, version.series.tier): version
         for version in PriceVersion.objects.filter(
             series__currency=currency, series__term=term, series__use="active", series__notice_s=0, during__contains=at
         ).select_related("series")
     }
-    devices = (
-        Device.objects.filter(model__isnull=False, host__state__in=SERVING)
-        .filter(host__zone__region__currency=currency)
-        .select_related("host__zone__region", "model")
-        .order_by("host_id", "index")
-    )
+    hosts = {
+        host.pk: host
+        for host in Host.objects.filter(state__in=SERVING, zone__region__currency=currency).select_related(
+            "zone__region"
+        )
+    }
+    models = {model.pk: model for model in GpuModel.objects.filter(devices__host__in=hosts).distinct()}
     calendar = _calendar(at)
-    groups: dict[str, list[Device]] = defaultdict(list)
-    for device in devices:
-        groups[f"{device.host_id}/{device.model.slug if device.model else ''}"].append(device)
-    views = {key: _host_view(key, group, calendar, prices, at) for key, group in groups.items()}
-    return Pool(hosts=views, prices=prices, capacity={d.host_id: d.host for g in groups.values() for d in g})
+    groups: dict[tuple[UUID, UUID], list[DeviceRow]] = defaultdict(list)
+    for row in _devices(hosts):
+        groups[row.host_id, row.model_id].append(row)
+    last, decider = _last.get((term, currency), ({}, Decider()))
+    views = {}
+    for (host_id, model_id), rows in groups.items():
+        key = f"{host_id}/{models[model_id].slug}"
+        view = _host_view(key, hosts[host_id], models[model_id], rows, calendar, prices, at)
+        before = last.get(key)
+        views[key] = before if before == view else view
+    _last[term, currency] = (views, decider)
+    return Pool(hosts=dict(views), prices=prices, capacity=hosts, decider=decider)
+
+
+# By term and currency: the views of the last load, and what was decided over them. Threads may share it, since what is
+# remembered of a host counts only while that is the very same object.
+_last: dict[tuple[str, str], tuple[dict[str, HostView], Decider]] = {}
+
+
+def forget() -> None:
+    """Drop what is remembered between loads."""
+    _last.clear()
+
+
+def _devices(hosts: Iterable[UUID]) -> Iterator[DeviceRow]:
+    rows = Device.objects.filter(model__isnull=False, host__in=list(hosts)).order_by("host_id", "index")
+    columns = ("pk", "host_id", "model_id", "health", "health_reason", "cordoned", "present", "nvlink_clique")
+    return (DeviceRow(*row) for row in rows.values_list(*columns, "readings__mig"))
 
 
 def _calendar(at: datetime) -> dict[UUID, list[Busy]]:
     lines: dict[UUID, list[Busy]] = defaultdict(list)
-    rows = Allocation.objects.filter(released_at__isnull=True).values_list(
-        "device_id", "units", "mode", "organization_id", "during"
+    rows = (
+        Allocation.objects.filter(released_at__isnull=True)
+        .order_by("pk")
+        .values_list("device_id", "units", "mode", "organization_id", "during")
     )
     for device_id, units, mode, organization_id, during in rows:
         if during.isempty:
@@ -102,13 +152,13 @@ def _calendar(at: datetime) -> dict[UUID, list[Busy]]:
 
 def _host_view(
     key: str,
-    devices: list[Device],
+    host: Host,
+    model: GpuModel,
+    devices: list[DeviceRow],
     calendar: dict[UUID, list[Busy]],
     prices: dict[PriceKey, PriceVersion],
     at: datetime,
 ) -> HostView:
-    host, model = devices[0].host, devices[0].model
-    assert model is not None
     region = host.zone.region.slug
 
     def price(sku: str) -> int | None:
@@ -133,7 +183,7 @@ def _host_view(
         compute_capability=model.compute_capability,
         driver_version=host.driver_version,
         cuda_version=host.cuda_version,
-        devices=tuple(_device_view(device, calendar) for device in devices),
+        devices=tuple(_device_view(device, model, calendar) for device in devices),
         owner=str(host.owner_id),
         cpu_milli=host.cpu_milli,
         ram_mib=host.ram_mib,
@@ -162,19 +212,19 @@ def _host_trouble(host: Host) -> str:
     return ", ".join(host.conditions)[:100]
 
 
-def _device_view(device: Device, calendar: dict[UUID, list[Busy]]) -> DeviceView:
-    trouble = "" if device.health == Device.Health.HEALTHY else device.health_reason or str(device.health)
+def _device_view(device: DeviceRow, model: GpuModel, calendar: dict[UUID, list[Busy]]) -> DeviceView:
+    trouble = "" if device.health == Device.Health.HEALTHY else device.health_reason or device.health
     if device.cordoned:
         trouble = "cordoned"
     if not device.present:
         trouble = "missing"
-    placements = (device.readings.get("mig") or {}).get("placements") or {}
+    placements = (device.mig or {}).get("placements") or {}
     return DeviceView(
         key=str(device.pk),
         busy=tuple(calendar.get(device.pk, ())),
         nvlink_clique=device.nvlink_clique,
         mig_placements={name: tuple((start, size) for start, size in where) for name, where in placements.items()},
-        fractions=tuple(device.model.fractions) if device.model else (),
+        fractions=tuple(model.fractions),
         out_of_service=trouble,
     )
 
