@@ -232,8 +232,8 @@ def _holds_a_member(host: HostView, ask: Ask, option: Option) -> bool:
 
 def _holds_whole(host: HostView, ask: Ask, option: Option) -> bool:
     free = [device for device in host.devices if not _seat(device, ask, option, "whole", set(range(8)))]
-    if ask.whole_machine:
-        return len(free) == len(host.devices) == option.count
+    if ask.whole_machine and not len(free) == len(host.devices) == option.count:
+        return False
     if ask.nvlink != "required" or option.count == 1:
         return len(free) >= option.count
     cliques = [device.nvlink_clique for device in free if device.nvlink_clique is not None]

@@ -78,7 +78,7 @@ def _domains(candidates: Iterable[Candidate], ask: Ask) -> dict[tuple[str, ...],
 def _choose(candidates: list[Candidate], option: Option, index: int, ask: Ask) -> Placement | None:
     if not candidates:
         return None
-    cheapest = min(candidate.room.price_micros for candidate in candidates)
+    cheapest = min([candidate.room.price_micros for candidate in candidates])
     if option.nodes == 1:
         best = min(candidates, key=lambda candidate: _rank(candidate, cheapest))
         return _placement([best], index, len(candidates))
