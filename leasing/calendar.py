@@ -76,6 +76,21 @@ def live(*, lease_id: UUID) -> list[Allocation]:
     )
 
 
+def in_the_way(*, units: Iterable[tuple[UUID, tuple[int, int]]], at: datetime, but: UUID | None = None) -> bool:
+    """Return whether any of these (device, units) is still bound to somebody who began by `at`, to another than `but`.
+
+    The constraints do not see it: a range that ended as promised, and whose host has not said that nothing is left.
+    """
+    wanted = list(units)
+    began = Q(device__in={device for device, _ in wanted}, released_at=None, during__startswith__lte=at)
+    rows = Allocation.objects.filter(began).values_list("device_id", "units", "lease_id")
+    return any(
+        device == other and held.lower < end and first < held.upper
+        for other, held, lease_id in rows if but is None or lease_id != but
+        for device, (first, end) in wanted
+    )  # fmt: skip
+
+
 def release(*, at: datetime, of: Q) -> int:
     """End the ranges of the allocations that `of` selects, now; what had not begun vanishes from the calendar.
 

@@ -75,6 +75,8 @@ def assign(*, lease_id: UUID, assignment: Assignment, at: datetime) -> Lease:
     lease.price_micros_per_hour = assignment.micros_per_hour
     lease.gpu_count = len(assignment.seats)
     later = lease.start_at if lease.start_at and lease.start_at > at else None
+    if not later and calendar.in_the_way(units=[(seat.device_id, seat.units) for seat in assignment.seats], at=at):
+        raise calendar.DevicesTaken("One of the devices is not given back yet by who had it before.")
     during = calendar.range_until(start=later or at, end_at=lease.end_at, stop_grace_s=settings.WORKLOAD_STOP_GRACE_S)
     calendar.bind(
         seats=assignment.seats, organization_id=lease.organization_id, during=during, lease=lease, epoch=lease.epoch

@@ -119,15 +119,14 @@ def _scheduled(lease: Lease, at: datetime) -> None:
     if lease.start_at is None or lease.start_at > at:
         return
     held = [row for row in calendar.live(lease_id=lease.pk) if row.epoch == lease.epoch]
-    others = Allocation.objects.filter(
-        device__in=[row.device_id for row in held], released_at__isnull=True, during__startswith__lte=at
-    ).exclude(lease=lease)
+    units = [(row.device_id, (row.units.lower, row.units.upper)) for row in held]
+    taken = calendar.in_the_way(units=units, at=at, but=lease.pk)
     hosts = [row.device.host for row in held]
     if any(host.state in recovery.DEAD_HOST or recovery.is_leaving(host, at=at) for host in hosts) or (
-        others.exists() and at > lease.start_at + timedelta(seconds=calendar.CLEANING_MARGIN_S)
+        taken and at > lease.start_at + timedelta(seconds=calendar.CLEANING_MARGIN_S)
     ):
         lifecycle.requeue(lease_id=lease.pk, at=at, reason="devices_not_ready")
-    elif not others.exists():
+    elif not taken:
         lifecycle.begin(lease_id=lease.pk, at=at)
 
 

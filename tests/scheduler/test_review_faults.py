@@ -115,3 +115,42 @@ def test_a_price_that_exists_only_for_another_notice_sells_nothing() -> None:
         make_lease(term="spot")
     tenant = make_tenant()
     assert planning.offers(organization=tenant, currency="XTS", term="spot", region=None, request=None, at=NOON) == []
+
+
+def test_a_quote_for_later_is_not_redeemed_onto_a_gpu_that_is_not_given_back_yet() -> None:
+    tenant = make_tenant()
+    make_host()
+    price()
+    before = make_active_lease(term={"kind": "on_demand", "end_at": after(300)})
+    quote = planning.quote(
+        organization=tenant, wanted=wanted(tenant, term={"kind": "on_demand", "start_at": after(600)}), ttl_s=900,
+        at=after(10),
+    )  # fmt: skip
+    hear(before, at=after(300))
+    converging.converge(at=after(300))  # ends; its container cannot be stopped
+
+    with pytest.raises(calendar.DevicesTaken):
+        planning.redeem(organization=tenant, quote=quote, said={}, at=after(700), created_by="test")
+
+    assert Workload.objects.count() == 1
+
+
+def test_a_share_of_a_card_begins_at_its_time_beside_the_other_shares_of_its_tenant(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(catalogue_view, "_kept", None)
+    tenant = make_tenant()
+    make_gpu_model("RTX_4090_24G", memory_gib=24, fractions=["0.5"])
+    make_host(model="RTX_4090_24G")
+    price("RTX_4090_24G")
+    price("RTX_4090_24G/0.5", micros=1_800_000)
+    make_active_lease(tenant, "RTX_4090_24G/0.5")
+    lease = make_lease(tenant, "RTX_4090_24G/0.5", term={"kind": "on_demand", "start_at": after(600)})
+    place(at=after(5))
+    lease.refresh_from_db()
+    assert lease.state == State.SCHEDULED
+
+    converging.converge(at=after(600))
+
+    lease.refresh_from_db()
+    assert lease.state == State.PROVISIONING
