@@ -5,7 +5,7 @@ wait (a container exited, a host is lost, a GPU failed, a term is over) bring `c
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from uuid import UUID, uuid4
 
@@ -135,13 +135,27 @@ def _provisioning(lease: Lease, at: datetime) -> None:
     if lease.end_at and lease.end_at <= at:
         lifecycle.end(lease_id=lease.pk, reason=EndReason.EXPIRED, at=at)
         return
+    began_at = _usable_from(workloads)
+    if began_at is not None:
+        lifecycle.activate(lease_id=lease.pk, at=began_at, now=at)
+        return
     for workload in workloads:
         trouble = _start_trouble(workload, at)
         if trouble is not None:
             _start_failed(lease, workload, trouble, at)
             return
-    if workloads and all(w.ready_at is not None and w.step == "ready" for w in workloads):
-        lifecycle.activate(lease_id=lease.pk, at=max(w.ready_at for w in workloads if w.ready_at), now=at)
+
+
+def _usable_from(workloads: Sequence[Workload]) -> datetime | None:
+    """Return the second from which every member was ready at once, or None.
+
+    Also if one has ended since: what was usable before a late look is charged, and the next look says until when.
+    """
+    ready = [workload.ready_at for workload in workloads if workload.ready_at is not None]
+    if not ready or len(ready) < len(workloads):
+        return None
+    ended = [moment for w in workloads for moment in (w.exited_at, w.unusable_since) if moment is not None]
+    return max(ready) if all(moment > max(ready) for moment in ended) else None
 
 
 def _start_trouble(workload: Workload, at: datetime) -> str | None:

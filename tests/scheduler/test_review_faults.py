@@ -154,3 +154,19 @@ def test_a_share_of_a_card_begins_at_its_time_beside_the_other_shares_of_its_ten
 
     lease.refresh_from_db()
     assert lease.state == State.PROVISIONING
+
+
+def test_what_ran_before_the_loop_looked_is_charged() -> None:
+    make_host()
+    price()
+    lease = make_lease()
+    place(at=NOON)
+    say(lease, "ready", at=after(2))
+    say(lease, "exited", at=after(302), exit_code=0)
+
+    for second in (310, 311, 312):
+        converging.converge(at=after(second))
+
+    lease.refresh_from_db()
+    assert lease.ending_reason == EndReason.COMPLETED
+    assert metering.cost(reference=lease.public_id, at=after(999)).seconds == 300
