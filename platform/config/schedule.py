@@ -17,6 +17,7 @@ LOOPS: dict[str, float] = {  # task name -> seconds between ticks
     "agents.update_scores": 60.0,
     "billing.close_due": 60.0,
     "billing.exhaustion_due": 5.0,
+    "billing.watch": 30.0,
     "console.check_invariants": 600.0,
     "outbox.relay": 1.0,
     "outbox.deliver": 1.0,
