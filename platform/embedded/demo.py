@@ -280,7 +280,7 @@ class Scenes:
         found = subprocess.run(
             [sys.executable, "-m", "django", "reconcile"], env=environment, capture_output=True, text=True, check=False
         )
-        for line in (found.stdout + found.stderr).splitlines()[-5:]:
+        for line in (found.stdout if found.returncode == 0 else found.stdout + found.stderr).splitlines()[-20:]:
             self.stage.say(line)
         return found.returncode == 0
 
