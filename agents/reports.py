@@ -98,7 +98,9 @@ def _apply(workload: Workload, report: WorkloadReport, at: datetime) -> None:
     if step in RUNNING_STEPS and workload.wanted and workload.ready_at is None and workload.exited_at is None:
         workload.ready_at = whole_second(at)
     if workload.ready_at is not None:
-        workload.unusable_since = (workload.unusable_since or whole_second(at)) if report.unusable else None
+        # What was ready and is not, and has not ended, cannot be used: such as a GPU that its container lost sight of.
+        lost = bool(report.unusable) or step not in RUNNING_STEPS | _DIED
+        workload.unusable_since = (workload.unusable_since or whole_second(at)) if lost else None
     if step in _DIED and workload.exited_at is None:
         workload.exited_at = whole_second(at)
     if step == "gone" and not workload.wanted:

@@ -46,6 +46,8 @@ def last_good_second(lease: Lease, *, workloads: list[Workload], at: datetime) -
             losses.append((silence.heard_until(host, at=at), "host_drained", detail))
         if workload.unusable_since is not None:
             losses.append((workload.unusable_since, "unusable", workload.detail))
+        if _is_unnamed(workload):
+            losses.append((workload.reported_at or at, "container_unnamed", "Its host says nothing of it any more."))
         if workload.gone_at is not None and workload.exited_at is None:
             losses.append((workload.gone_at, "container_gone", workload.detail))
     for allocation in calendar.live(lease_id=lease.pk):
@@ -54,6 +56,12 @@ def last_good_second(lease: Lease, *, workloads: list[Workload], at: datetime) -
             since = min(device.health_since or at, at)
             losses.append((since, "device_failed", f"{device.uuid}: {device.health_reason or device.health}"))
     return min(losses, default=None)
+
+
+def _is_unnamed(workload: Workload) -> bool:
+    """Return whether its host speaks, and has not named it for as long as a silent host is suspected."""
+    heard, named = workload.host.last_heard_at, workload.reported_at
+    return heard is not None and named is not None and heard - named > timedelta(seconds=settings.HOST_SUSPECT_AFTER_S)
 
 
 def is_leaving(host: Host, *, at: datetime) -> bool:

@@ -170,3 +170,30 @@ def test_what_ran_before_the_loop_looked_is_charged() -> None:
     lease.refresh_from_db()
     assert lease.ending_reason == EndReason.COMPLETED
     assert metering.cost(reference=lease.public_id, at=after(999)).seconds == 300
+
+
+def test_a_gpu_that_its_container_lost_sight_of_is_not_charged() -> None:
+    make_host()
+    price()
+    lease = make_active_lease()
+    say(lease, "ready", at=after(20), visible_devices=["SIM-other"])
+
+    converging.converge(at=after(20))
+
+    lease.refresh_from_db()
+    assert lease.state != State.ACTIVE
+    assert metering.cost(reference=lease.public_id, at=after(99)).seconds == 18
+
+
+def test_a_container_that_its_host_does_not_name_any_more_is_not_charged() -> None:
+    make_host()
+    price()
+    lease = make_active_lease()
+    Workload.objects.update(reported_at=after(20))
+    hear(lease, at=after(40))
+
+    converging.converge(at=after(40))
+
+    lease.refresh_from_db()
+    assert lease.state != State.ACTIVE
+    assert metering.cost(reference=lease.public_id, at=after(99)).seconds == 18
