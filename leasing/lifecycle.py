@@ -6,7 +6,7 @@ loop costs latency and never money.
 """
 
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
@@ -16,7 +16,7 @@ from django.db.models import Q
 
 from agents import fence, workloads
 from agents.models import Workload
-from apikit.errors import DomainError
+from apikit.errors import DomainError, InvalidInput
 from audit import ids
 from billing import holds, metering
 from leasing import calendar, starting, terms
@@ -254,12 +254,18 @@ def _lease_uuid(reference: str) -> UUID:
 
 @transaction.atomic
 def change_end(*, lease_id: UUID, end_at: datetime, at: datetime) -> Lease:
-    """Extend or shorten: the calendar must allow it, else DevicesTaken; a running term's end moves, nothing else."""
+    """Extend or shorten: the calendar must allow it, else DevicesTaken; a running term's end moves, nothing else.
+
+    Raises WrongState, and InvalidInput for an end more than 366 days ahead.
+    """
     lease = locked(lease_id)
     if "extend" not in ACTIONS[State(lease.state)]:
         raise WrongState(f"A lease that is {lease.state} has no end to move.", lease=lease)
     if end_at <= at:
         raise WrongState("The new end is not in the future; end it instead.", lease=lease)
+    if end_at > at + timedelta(seconds=terms.MAX_DURATION_S):
+        detail = "An end lies at most 366 days ahead."
+        raise InvalidInput(detail, errors=[{"pointer": "", "code": "out_of_range", "detail": detail}])
     calendar.set_end(lease=lease, epoch=lease.epoch, end_at=end_at, stop_grace_s=settings.WORKLOAD_STOP_GRACE_S)
     lease.end_at, lease.version = end_at, lease.version + 1
     lease.save(update_fields=["end_at", "version"])

@@ -1,11 +1,12 @@
 """What ends a lease must end it in every state in which it can be caught: its term, its money, a drained host."""
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
 from agents import host_life
 from agents.models import Host, Workload
+from apikit.errors import InvalidInput
 from billing import budgets, metering, price_list, reconcile, wallets
 from billing.models.terms import BudgetAction
 from leasing import lifecycle, parking
@@ -249,3 +250,12 @@ def test_a_lease_that_waits_for_its_host_ends_when_that_is_drained() -> None:
 
     lease.refresh_from_db()
     assert (lease.state, lease.ending_reason) == (State.ENDING, EndReason.HOST_LOST)
+
+
+def test_an_end_cannot_be_moved_beyond_what_a_lease_may_last(year: int) -> None:
+    make_host()
+    price()
+    lease = make_active_lease(term=_until(HOUR))
+
+    with pytest.raises(InvalidInput):
+        lifecycle.change_end(lease_id=lease.pk, end_at=datetime(year, 12, 31, 23, 59, 59, tzinfo=UTC), at=after(60))
