@@ -10,11 +10,11 @@ import numpy as np
 
 from scheduler.placement import kernels
 from scheduler.placement.demand import Demand, cpu_ratio
-from scheduler.placement.pool import ALL_CPU, CPU, LEASES, STATE, Arrays, Ints, Shape, mixed
+from scheduler.placement.pool import ALL_CPU, CPU, IDLE, LEASES, MEMORY, STATE, TIE, Arrays, Ints, Shape, mixed
 from scheduler.placement.score import INFEASIBLE, Weights, feasible, rate, request_ratio
 
 CLASSES = 512
-RING = 4096
+SHORTEST_RING = 4096
 
 
 class ScoreCache:
@@ -27,7 +27,10 @@ class ScoreCache:
         self._scores = np.empty((CLASSES, arrays.hosts), np.int64)
         self._rests = np.empty((CLASSES, arrays.hosts), np.int16)
         self._blocks = np.empty((CLASSES, blocks), np.int64)
-        self._log = np.zeros(RING, np.int64)
+        # Reading a log longer than there are hosts would cost more than rating all of them.
+        self._ring = max(SHORTEST_RING, arrays.hosts)
+        self._log = np.zeros(self._ring, np.int64)
+        self._states = np.zeros(2 * arrays.hosts + 1, np.int64)
         self._changed = np.full(arrays.hosts, -1, np.int64)
         self._after = np.zeros(arrays.free.shape[1], np.int64)
         self._end = 0
@@ -52,7 +55,7 @@ class ScoreCache:
 
     def touch(self, host: int) -> None:
         """Note that a host changed."""
-        self._log[self._end % RING] = host
+        self._log[self._end % self._ring] = host
         self._changed[host] = self._end
         self._end += 1
         if self._compiled:
@@ -62,7 +65,7 @@ class ScoreCache:
         """Return (host, rest of the GPU to take; see `score.rate`) of the best host with room, or None."""
         slot = self._slot(shape)
         cursor = self._cursors[slot]
-        if self._end - cursor > RING:
+        if self._end - cursor > self._ring:
             cursor = -1
         self._cursors[slot] = self._end
         scores = self._scores[slot]
@@ -74,7 +77,7 @@ class ScoreCache:
             host = -1
             if highest > INFEASIBLE:
                 ties = np.flatnonzero(scores == highest)
-                host = int(ties[0]) if len(ties) == 1 else kernels.first_by_ties(self._arrays.rows, ties)
+                host = int(ties[0]) if len(ties) == 1 else _first_by_ties(self._arrays.rows, ties)
         return None if host < 0 else (host, int(self._rests[slot, host]))
 
     def _slot(self, shape: Shape) -> int:
@@ -107,7 +110,7 @@ class ScoreCache:
         return kernels.best_host(
             weights, *self._tables, self._arrays.rows, self._arrays.free, before, flat,
             self._after, self._fits, self._log, self._changed, cursor, self._end, self._scores[slot],
-            self._rests[slot], self._blocks[slot],
+            self._rests[slot], self._blocks[slot], self._states,
         )  # fmt: skip
 
     def _rescore(self, shape: Shape, slot: int, cursor: int) -> None:
@@ -116,7 +119,7 @@ class ScoreCache:
             self._rescore_all(shape, slot)
             return
         positions = np.arange(cursor, self._end)
-        hosts = self._log[positions % RING]
+        hosts = self._log[positions % self._ring]
         hosts = hosts[self._changed[hosts] == positions]
         self._scores[slot, hosts] = INFEASIBLE
         hosts = hosts[feasible(rows[hosts], shape)]
@@ -139,3 +142,9 @@ class ScoreCache:
         scores, rests = rate(weights, self._demand, self._ratio[rated], rows[rated], free[rated], shape)
         self._scores[slot, hosts] = scores[same]
         self._rests[slot, hosts] = rests[same]
+
+
+def _first_by_ties(rows: Ints, hosts: Ints) -> int:
+    """Return the one of these hosts that comes first: the order of `kernels._comes_first`, in numpy."""
+    order = np.lexsort(tuple(rows[hosts, column] for column in (TIE, STATE, MEMORY, CPU, IDLE)))
+    return int(hosts[order[0]])

@@ -7,9 +7,7 @@ the test that compares the two then fails until it is changed here.
 from collections.abc import Callable
 from typing import Any, cast
 
-import numpy as np
-
-from scheduler.placement.pool import CPU, GPUS, IDLE, LEASES, MEMORY, MODEL, STATE, TIE, WHOLE, WIDEST, Ints
+from scheduler.placement.pool import ALL_CPU, CPU, GPUS, IDLE, LEASES, MEMORY, MODEL, STATE, TIE, WHOLE, WIDEST, Ints
 from scheduler.placement.score import (
     AFFINITY,
     CPU_SHORT,
@@ -200,20 +198,21 @@ def best_host(
     weights: Ints, steps: Ints, level: Ints, usable: Ints, many: Ints, copy_cpu: Ints, copy_need: Ints,
     copy_count: Ints, copy_value: Ints, copy_models: Ints, quotients: Ints, rest: Ints, cpu_per_gpu: int,
     scarcity: Ints, ratio: Ints, rows: Ints, free: Ints, before: Ints, shape: Ints, after: Ints, fits: Ints,
-    log: Ints, changed: Ints, cursor: int, end: int, scores: Ints, rests: Any, blocks: Ints,
+    log: Ints, changed: Ints, cursor: int, end: int, scores: Ints, rests: Any, blocks: Ints, states: Ints,
 ) -> int:  # fmt: skip
     """Rescore the hosts that changed since `cursor` (-1: all), and return the best host, or -1 if none has room.
 
-    log: ring of changed hosts; changed[host]: the last position at which the host stands in it.
+    log: ring of changed hosts; changed[host]: the last position at which the host stands in it. states: scratch space,
+    a hash table with more places than there are hosts: a cold class is rated once per distinct state, not per host.
     """
-    size = len(log)
-    first = cursor if cursor >= 0 else 0
-    last = end if cursor >= 0 else len(rows)
+    cold = cursor < 0
     whole = shape[SHAPE_GPUS] if shape[SHAPE_MILLI] == 1000 else 0
-    for position in range(first, last):
+    if cold:
+        states[:] = -1
+    for position in range(0 if cold else cursor, len(rows) if cold else end):
         host = position
-        if cursor >= 0:
-            host = log[position % size]
+        if not cold:
+            host = log[position % len(log)]
             if changed[host] != position:
                 continue
         row = rows[host]
@@ -225,10 +224,15 @@ def best_host(
             and row[WIDEST] >= shape[SHAPE_MILLI]
             and (shape[SHAPE_MODELS] >> row[MODEL]) & 1
         ):
-            score, chosen = rate_one(
-                weights, steps, level, usable, many, copy_cpu, copy_need, copy_count, copy_value, copy_models,
-                quotients, rest, cpu_per_gpu, scarcity, ratio[host], row, free[host], before[host], shape, after, fits,
-            )  # fmt: skip
+            twin = _twin(rows, states, host) if cold else -1
+            if twin >= 0:
+                score, chosen = scores[twin], rests[twin]
+            else:
+                score, chosen = rate_one(
+                    weights, steps, level, usable, many, copy_cpu, copy_need, copy_count, copy_value, copy_models,
+                    quotients, rest, cpu_per_gpu, scarcity, ratio[host], row, free[host], before[host],
+                    shape, after, fits,
+                )  # fmt: skip
         block = host // BLOCK
         if blocks[block] != UNKNOWN:
             if score > blocks[block]:
@@ -237,6 +241,27 @@ def best_host(
                 blocks[block] = UNKNOWN  # its best host got worse
         scores[host], rests[host] = score, chosen
     return _argmax(rows, scores, blocks)
+
+
+@compiled
+def _twin(rows: Ints, states: Ints, host: int) -> int:
+    """Return a host seen before in the same state, as far as a score looks at it; or -1, and remember this one."""
+    row = rows[host]
+    place = (row[STATE] ^ (row[CPU] * 1_000_003) ^ (row[ALL_CPU] * 7_919)) % len(states)
+    while states[place] >= 0:
+        other = rows[states[place]]
+        if (
+            other[STATE] == row[STATE]
+            and other[CPU] == row[CPU]
+            and other[ALL_CPU] == row[ALL_CPU]
+            and other[MODEL] == row[MODEL]
+            and other[GPUS] == row[GPUS]
+            and (other[LEASES] == 0) == (row[LEASES] == 0)
+        ):
+            return int(states[place])
+        place = (place + 1) % len(states)
+    states[place] = host
+    return -1
 
 
 @compiled
@@ -269,9 +294,3 @@ def _comes_first(one: Ints, other: Ints) -> bool:
         if one[column] != other[column]:
             return bool(one[column] < other[column])
     return False
-
-
-def first_by_ties(rows: Ints, hosts: Ints) -> int:
-    """The same order in numpy: return the one of these hosts that comes first."""
-    order = np.lexsort(tuple(rows[hosts, column] for column in (TIE, STATE, MEMORY, CPU, IDLE)))
-    return int(hosts[order[0]])
