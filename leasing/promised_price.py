@@ -55,11 +55,17 @@ def highest_micros_per_hour(
 
 
 def frozen(
-    *, sku: str, region: str, tier: str, term: str, currency: str, priced_at: datetime, at: datetime
-) -> PriceVersion:
-    """Return the version that was promised at `priced_at`; of what was not sold then, today's. Raises NotForSale."""
+    *, sku: str, region: str, tier: str, term: str, currency: str, priced_at: datetime, at: datetime,
+    cap_micros: int | None = None,
+) -> PriceVersion:  # fmt: skip
+    """Return the version that was promised at `priced_at`; today's, if that was not sold then or was above the cap.
+
+    Raises NotForSale.
+    """
     series = price_list.Series(sku=sku, region=region, tier=tier, term=term, use="active", currency=currency)
     try:
-        return price_list.version_at(series=series, at=priced_at)
+        promised = price_list.version_at(series=series, at=priced_at)
     except price_list.NotForSale:
         return price_list.version_at(series=series, at=at)
+    too_dear = cap_micros is not None and promised.price_micros_per_hour > cap_micros
+    return price_list.version_at(series=series, at=at) if too_dear else promised

@@ -6,9 +6,10 @@ again in the next pass. A pass that dies changes nothing.
 """
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
+from uuid import UUID
 
 from django.db import connection, transaction
 from django.db.models import Case, IntegerField, Q, Value, When
@@ -85,7 +86,8 @@ def assignment(lease: Lease, placement: Placement, pool: Pool, *, at: datetime) 
         sku = promised_price.sku(model=host.model, slice_name=option.slice)
         version = promised_price.frozen(
             sku=sku, region=host.region, tier=host.tier, term=lease.price_term, currency=lease.currency,
-            priced_at=lease.priced_at, at=at,
+            priced_at=at if lease.term_kind == Lease.TermKind.SPOT else lease.priced_at,  # spot follows the market
+            at=at, cap_micros=lease.constraints.get("max_price_micros"),
         )  # fmt: skip
         prices[rank] = (version.pk, version.price_micros_per_hour)
     return Assignment(
@@ -154,17 +156,23 @@ def _try_to_place(lease: Lease, pool: Pool, *, at: datetime, grace_s: int, done:
     return False
 
 
-def _place(lease: Lease, pool: Pool, *, at: datetime, grace_s: int, done: Pass, place: int) -> bool:
+def _place(
+    lease: Lease, pool: Pool, *, at: datetime, grace_s: int, done: Pass, place: int, but: frozenset[str] = frozenset()
+) -> bool:
     ask = ask_for(lease, pool, at=at, grace_s=grace_s)
+    ask = replace(ask, exclude_hosts=ask.exclude_hosts | but)
     answer = pool.decide(ask)
     if isinstance(answer, Refusal):
         done.waiting += 1
         shadow(pool, ask, answer, organization=lease.organization_id)
         note_waiting(lease, answer, place=place, at=at)
         return False
+    act = assignment(lease, answer, pool, at=at)
+    if withheld := _withheld(act, answer, pool):
+        return _place(lease, pool, at=at, grace_s=grace_s, done=done, place=place, but=but | withheld)
     try:
         with transaction.atomic():
-            lifecycle.assign(lease_id=lease.pk, assignment=assignment(lease, answer, pool, at=at), at=at)
+            lifecycle.assign(lease_id=lease.pk, assignment=act, at=at)
     except DevicesTaken:
         done.lost_races += 1
         return False
@@ -182,6 +190,23 @@ def _place(lease: Lease, pool: Pool, *, at: datetime, grace_s: int, done: Pass, 
     done.placed += 1
     pool.take(answer, organization=lease.organization_id, start_s=ask.start_s, end_s=ask.until_s)
     return True
+
+
+def _withheld(act: Assignment, placement: Placement, pool: Pool) -> frozenset[str]:
+    """Return the hosts that are not let for what this lease was promised, though today's price would do for them.
+
+    All of one kind at once: a lease is decided again as often as there are kinds, not hosts.
+    """
+    found: set[str] = set()
+    for rank, member in enumerate(placement.members):
+        mine, pays = pool.hosts[str(member.host)], act.prices[rank][1]
+        if pays < pool.capacity[UUID(str(member.host).split("/")[0])].price_floor_micros:
+            found |= {
+                key for key, view in pool.hosts.items()
+                if (view.model, view.region, view.tier) == (mine.model, mine.region, mine.tier)
+                and pays < pool.capacity[UUID(key.split("/")[0])].price_floor_micros
+            }  # fmt: skip
+    return frozenset(found)
 
 
 def shadow(pool: Pool, ask: Ask, refusal: Refusal, *, organization: Any) -> None:

@@ -197,3 +197,36 @@ def test_a_container_that_its_host_does_not_name_any_more_is_not_charged() -> No
     lease.refresh_from_db()
     assert lease.state != State.ACTIVE
     assert metering.cost(reference=lease.public_id, at=after(99)).seconds == 18
+
+
+def test_a_lease_that_waited_is_never_charged_more_than_its_cap() -> None:
+    host = make_host(state=Host.State.UNVERIFIED)
+    price(micros=5_000_000)
+    cap = {"max_price": {"amount": "3.000000", "currency": "XTS", "amount_micros": 3_000_000}}
+    lease = make_lease(constraints=cap)
+    series = price_list.Series(
+        sku="A100_80G", region="sim", tier="verified", term="on_demand", use="active", currency="XTS"
+    )
+    price_list.publish(series=series, price_micros_per_hour=2_000_000, starts_at=after(60), cause="test", at=after(30))
+    Host.objects.filter(pk=host.pk).update(state=Host.State.ONLINE)
+
+    place(at=after(61))
+
+    lease.refresh_from_db()
+    assert all(member.price_micros_per_hour <= 3_000_000 for member in lease.members.all())
+
+
+def test_an_owners_floor_is_held_against_the_price_that_the_lease_will_pay() -> None:
+    host = make_host(state=Host.State.UNVERIFIED, price_floor_micros=4_000_000)
+    price(micros=2_000_000)
+    lease = make_lease()
+    series = price_list.Series(
+        sku="A100_80G", region="sim", tier="verified", term="on_demand", use="active", currency="XTS"
+    )
+    price_list.publish(series=series, price_micros_per_hour=5_000_000, starts_at=after(60), cause="test", at=after(30))
+    Host.objects.filter(pk=host.pk).update(state=Host.State.ONLINE)
+
+    place(at=after(61))
+
+    lease.refresh_from_db()
+    assert lease.state == State.PENDING
