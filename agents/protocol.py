@@ -37,9 +37,12 @@ STEPS = (
 RUNNING_STEPS = frozenset({"ready"})
 
 # Why a workload failed: AGENT.md section 11.
+# Its dead-man timer ended it, since no answer had renewed it: nobody asked it to end, and it did not end by itself.
+NOT_RENEWED = "not_renewed"
 FAILURES = (
     "image_not_found", "image_denied", "incompatible", "disk_full", "pull_stalled", "port_exhausted", "cdi_stale",
     "gpu_invisible", "health_failed", "exited_early", "engine_error", "bad_spec", "stale_epoch",
+    NOT_RENEWED,
 )  # fmt: skip
 
 

@@ -14,7 +14,16 @@ from django.conf import settings
 
 from agents import capacity, health, host_events
 from agents.models import Device, Host, Workload
-from agents.protocol import FAILURES, RUNNING_STEPS, STEPS, DeviceReport, ProtocolError, WorkloadReport, silent_life_s
+from agents.protocol import (
+    FAILURES,
+    NOT_RENEWED,
+    RUNNING_STEPS,
+    STEPS,
+    DeviceReport,
+    ProtocolError,
+    WorkloadReport,
+    silent_life_s,
+)
 from apikit.clock import whole_second
 
 Key = tuple[str, int, int]
@@ -102,12 +111,19 @@ def _apply(workload: Workload, report: WorkloadReport, at: datetime) -> None:
         lost = bool(report.unusable) or step not in RUNNING_STEPS | _DIED
         workload.unusable_since = (workload.unusable_since or whole_second(at)) if lost else None
     if step in _DIED and workload.exited_at is None:
-        workload.exited_at = whole_second(at)
+        workload.exited_at = whole_second(_last_known_alive(workload, at))
     if step == "gone" and not workload.wanted:
         _finish(workload, at, save=False)
     changed = [name for name in _COLUMNS if getattr(workload, name) != before[name]]
     if changed:
         workload.save(update_fields=changed)
+
+
+def _last_known_alive(workload: Workload, at: datetime) -> datetime:
+    """Return until when it is known to have run: now, but for one that its dead-man timer has ended unheard."""
+    over = workload.not_after is not None and workload.not_after <= at
+    unheard = workload.failure == NOT_RENEWED and not over
+    return (workload.reported_at or at) if unheard else at
 
 
 _COLUMNS = (

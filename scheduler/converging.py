@@ -15,6 +15,7 @@ from django.db.models import F, Q
 
 from agents import fence
 from agents.models import Workload
+from agents.protocol import NOT_RENEWED
 from audit import ids
 from billing import budgets, exhaustion
 from leasing import calendar, lifecycle, moves, parking, starting
@@ -177,13 +178,19 @@ def _start_failed(lease: Lease, workload: Workload, trouble: str, at: datetime) 
     elif lease.failed_starts + 1 >= lifecycle.MAX_FAILED_STARTS:
         lifecycle.end(lease_id=lease.pk, reason=EndReason.FAILED_TO_START, at=at, detail=detail)
     else:
-        lifecycle.requeue(lease_id=lease.pk, at=at, reason=trouble, detail=detail, avoid_host=workload.host_id)
+        avoid_host = None if trouble == NOT_RENEWED else workload.host_id
+        lifecycle.requeue(lease_id=lease.pk, at=at, reason=trouble, detail=detail, avoid_host=avoid_host)
 
 
 def _active(lease: Lease, at: datetime) -> None:
     workloads = starting.live_workloads(lease)
     lost = recovery.last_good_second(lease, workloads=list(workloads), at=at)
     exits = [w for w in workloads if w.exited_at is not None and not (lease.end_at and w.exited_at >= lease.end_at)]
+    unheard = [w for w in exits if w.failure == NOT_RENEWED]
+    exits = [w for w in exits if w not in unheard]
+    for workload in unheard:  # we were not heard, which is no act of the tenant's command
+        loss = (workload.exited_at or at, NOT_RENEWED, workload.detail)
+        lost = min(lost, loss) if lost else loss
     if exits:
         last = min(exits, key=lambda w: w.exited_at or at)
         if lease.on_exit == "restart" and parking.restarts_left(lease, at=at) > 0:

@@ -270,6 +270,7 @@ class Reconciler:
             late = now - workload.deadline_s
             self._event(workload, "deadline_stop", f"no answer renewed it; its time ended {late:.1f} s ago")
             workload.detail = "stopped by its dead-man timer: the control plane was not heard in time"
+            workload.failure = protocol.NOT_RENEWED
         return True
 
     def _same_member(self, workload: Workload) -> list[Workload]:

@@ -11,7 +11,7 @@ from leasing import starting
 from leasing.models import Allocation, Lease
 from leasing.states import EndReason, State
 from scheduler import converging, recovery
-from tests.factories import after, hear, make_active_lease, make_host, place, price, say
+from tests.factories import after, hear, make_active_lease, make_host, make_lease, place, price, say
 
 pytestmark = pytest.mark.django_db
 
@@ -161,3 +161,36 @@ def test_a_failing_lease_does_not_stop_the_others(monkeypatch: pytest.MonkeyPatc
     assert healthy.state == State.ENDING
     assert (poison.state, poison.attempts) == (State.ACTIVE, 1)
     assert poison.check_at > after(7205)
+
+
+def test_a_container_that_its_dead_man_timer_ended_has_not_completed_and_its_silence_is_free() -> None:
+    """The control plane was away: the tenant's command ended with 0 because it was told to, and runs on elsewhere."""
+    lease = make_active_lease()
+    Workload.objects.filter(reference=lease.public_id).update(reported_at=after(40))
+
+    say(lease, "exited", at=after(130), exit_code=0, failure="not_renewed")
+    Workload.objects.filter(reference=lease.public_id).update(reported_at=after(130))
+    converging.converge(at=after(131))
+
+    lease.refresh_from_db()
+    assert lease.state == State.PENDING
+    assert [event.reason for event in lease.events.order_by("seq")][-2:] == ["not_renewed", "restart_elsewhere"]
+    assert metering.cost(reference=lease.public_id, at=after(200)).seconds == 38
+    say(lease, "gone", at=after(132), exit_code=0)
+    place(at=after(133))
+    say(lease, "ready", at=after(134))
+    converging.converge(at=after(135))
+    lease.refresh_from_db()
+    assert (lease.state, lease.epoch) == (State.ACTIVE, 2)
+    assert reconcile.findings() == []
+
+
+def test_a_container_that_ended_unheard_before_it_was_ready_waits_again_and_blames_no_host() -> None:
+    lease = make_lease()
+    place(at=after(0))
+
+    say(lease, "exited", at=after(90), exit_code=0, failure="not_renewed")
+    converging.converge(at=after(91))
+
+    lease.refresh_from_db()
+    assert (lease.state, lease.avoid_hosts) == (State.PENDING, [])
