@@ -16,7 +16,7 @@ from apikit.errors import DomainError
 from billing import metering, price_list
 from leasing import calendar, starting
 from leasing.models import Allocation, Lease, LeaseMember
-from leasing.moves import WrongState, locked, move
+from leasing.moves import WrongState, locked, move, record
 from leasing.states import State
 
 HOLD, QUEUE = "hold", "queue"
@@ -61,6 +61,20 @@ def _start_hold_meters(lease: Lease, *, at: datetime) -> None:
         except price_list.NotForSale:
             raise NoHoldPrice(f"There is no price for holding {lease.sku}; park it with keep: queue.") from None
         starting.start_meter(lease, member, use="hold", price_version_id=version.pk, at=at)
+
+
+@transaction.atomic
+def lose_hold(*, lease_id: UUID, last_good: datetime, at: datetime, reason: str, detail: str = "") -> Lease:
+    """What it held is lost: the fee stops at `last_good`, and resuming goes through the queue. Idempotent."""
+    lease = locked(lease_id)
+    if lease.state != State.PARKED or lease.parked_keep != HOLD:
+        return lease
+    lease.meter_seq += 1
+    metering.stop(reference=lease.public_id, seq=lease.meter_seq, at=min(last_good, at), cause=reason, received_at=at)
+    lease.parked_keep, lease.version = QUEUE, lease.version + 1
+    lease.save(update_fields=["parked_keep", "version", "meter_seq"])
+    record(lease, to=State.PARKED, came_from=State.PARKED, reason=reason, at=at, detail=detail)
+    return lease
 
 
 @transaction.atomic

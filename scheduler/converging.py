@@ -52,7 +52,8 @@ WHERE lease.state = 'active' AND lease.check_at > %(at)s AND (
 """
 _CLAIM = """
 WITH due AS (SELECT id FROM leasing_lease
-             WHERE state <> 'ended' AND (state NOT IN ('pending', 'parked') OR end_at <= %(at)s) AND check_at <= %(at)s
+             WHERE state <> 'ended' AND check_at <= %(at)s
+               AND (state NOT IN ('pending', 'parked') OR parked_keep = 'hold' OR end_at <= %(at)s)
                AND (claim_until IS NULL OR claim_until < %(at)s)
              ORDER BY check_at LIMIT %(batch)s FOR NO KEY UPDATE SKIP LOCKED)
 UPDATE leasing_lease SET claim_token = %(token)s, claim_until = %(until)s, attempts = attempts + 1
@@ -218,6 +219,14 @@ def _idle(lease: Lease, at: datetime) -> None:
         lifecycle.end(lease_id=lease.pk, reason=reason, at=at, last_good=lease.end_at)
 
 
+def _parked(lease: Lease, at: datetime) -> None:
+    if lease.end_at and lease.end_at <= at:
+        _idle(lease, at)
+    elif lease.parked_keep == parking.HOLD and (lost := recovery.lost_hold(lease, at=at)) is not None:
+        last_good, reason, detail = lost
+        parking.lose_hold(lease_id=lease.pk, last_good=last_good, at=at, reason=reason, detail=detail)
+
+
 def _interrupted(lease: Lease, at: datetime) -> None:
     if lease.end_at and lease.end_at <= at:
         lifecycle.end(lease_id=lease.pk, reason=EndReason.EXPIRED, at=at)
@@ -234,7 +243,7 @@ def _ending(lease: Lease, at: datetime) -> None:
 
 STEPS: dict[State, Callable[[Lease, datetime], None]] = {
     State.PENDING: _idle,
-    State.PARKED: _idle,
+    State.PARKED: _parked,
     State.SCHEDULED: _scheduled,
     State.PROVISIONING: _provisioning,
     State.ACTIVE: _active,

@@ -35,27 +35,38 @@ def last_good_second(lease: Lease, *, workloads: list[Workload], at: datetime) -
 
     A gang is whole or absent: the earliest loss of any member is the loss of all.
     """
-    losses: list[tuple[datetime, str, str]] = []
+    losses = _losses_of_devices(lease, at=at)
     for workload in workloads:
-        host = workload.host
-        if host.state in DEAD_HOST:
-            heard = host.last_heard_at or workload.wanted_at
-            losses.append((min(heard, at), "host_lost", f"Host {host.name} was last heard at {heard:%H:%M:%S} UTC."))
-        if is_leaving(host, at=at):
-            detail = f"Host {host.name} is taken back: {host.scheduling_reason}"
-            losses.append((silence.heard_until(host, at=at), "host_drained", detail))
         if workload.unusable_since is not None:
             losses.append((workload.unusable_since, "unusable", workload.detail))
         if _is_unnamed(workload):
             losses.append((workload.reported_at or at, "container_unnamed", "Its host says nothing of it any more."))
         if workload.gone_at is not None and workload.exited_at is None:
             losses.append((workload.gone_at, "container_gone", workload.detail))
+    return min(losses, default=None)
+
+
+def lost_hold(lease: Lease, *, at: datetime) -> tuple[datetime, str, str] | None:
+    """Return (last second it was kept, reason, detail) if what a parked lease holds is of no use any more, else None."""
+    return min(_losses_of_devices(lease, at=at), default=None)
+
+
+def _losses_of_devices(lease: Lease, *, at: datetime) -> list[tuple[datetime, str, str]]:
+    losses: list[tuple[datetime, str, str]] = []
     for allocation in calendar.live(lease_id=lease.pk):
-        device = allocation.device
-        if allocation.epoch == lease.epoch and (device.health in DEAD_DEVICE or not device.present):
+        device, host = allocation.device, allocation.device.host
+        if allocation.epoch != lease.epoch:
+            continue
+        if host.state in DEAD_HOST:
+            heard = host.last_heard_at or at
+            losses.append((min(heard, at), "host_lost", f"Host {host.name} was last heard at {heard:%H:%M:%S} UTC."))
+        if is_leaving(host, at=at):
+            detail = f"Host {host.name} is taken back: {host.scheduling_reason}"
+            losses.append((silence.heard_until(host, at=at), "host_drained", detail))
+        if device.health in DEAD_DEVICE or not device.present:
             since = min(device.health_since or at, at)
             losses.append((since, "device_failed", f"{device.uuid}: {device.health_reason or device.health}"))
-    return min(losses, default=None)
+    return losses
 
 
 def _is_unnamed(workload: Workload) -> bool:

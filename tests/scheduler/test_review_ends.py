@@ -252,6 +252,7 @@ def test_a_lease_that_waits_for_its_host_ends_when_that_is_drained() -> None:
     assert (lease.state, lease.ending_reason) == (State.ENDING, EndReason.HOST_LOST)
 
 
+@pytest.mark.parametrize("year", [2029, 9999])
 def test_an_end_cannot_be_moved_beyond_what_a_lease_may_last(year: int) -> None:
     make_host()
     price()
@@ -259,3 +260,18 @@ def test_an_end_cannot_be_moved_beyond_what_a_lease_may_last(year: int) -> None:
 
     with pytest.raises(InvalidInput):
         lifecycle.change_end(lease_id=lease.pk, end_at=datetime(year, 12, 31, 23, 59, 59, tzinfo=UTC), at=after(60))
+
+
+def test_nobody_pays_for_holding_gpus_that_are_lost() -> None:
+    lease = _parked()
+    hear(lease, at=after(500))
+    Host.objects.update(state=Host.State.LOST)
+
+    converging.converge(at=after(531))
+    converging.converge(at=after(532))
+
+    lease.refresh_from_db()
+    assert (lease.state, lease.parked_keep, _held()) == (State.PARKED, parking.QUEUE, 0)
+    cost = metering.cost(reference=lease.public_id, at=after(9999))
+    assert [line.seconds for line in cost.lines if line.use == "hold"] == [490]
+    assert reconcile.findings() == []
