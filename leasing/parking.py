@@ -109,6 +109,17 @@ def restart(*, lease_id: UUID, at: datetime, last_good: datetime | None = None, 
     return move(lease, State.PROVISIONING, at=at, reason=reason)
 
 
+@transaction.atomic
+def start_anew(*, lease_id: UUID, at: datetime, reason: str) -> Lease:
+    """Start the containers of an interrupted lease anew where they were, its hosts being back. Idempotent."""
+    lease = locked(lease_id)
+    if lease.state != State.INTERRUPTED:
+        return lease
+    workloads.unwant(reference=lease.public_id, at=at, reason=reason)
+    _next_epoch_in_place(lease, at=at)
+    return move(lease, State.PROVISIONING, at=at, reason=reason)
+
+
 def _next_epoch_in_place(lease: Lease, *, at: datetime) -> None:
     """Give the same devices to a new epoch and ask their hosts for it."""
     members = list(lease.members.filter(epoch=lease.epoch))

@@ -92,6 +92,12 @@ def recover(lease: Lease, *, workloads: list[Workload], at: datetime) -> None:
     elif _runs_again(lease, workloads=workloads, at=at):
         ready = max(workload.host.last_heard_at or at for workload in workloads)
         lifecycle.revive(lease_id=lease.pk, ready_at=min(ready, at), at=at)
+    elif _came_back_without(lease, workloads=workloads, at=at):
+        if all(workload.exit_code == 0 for workload in workloads):
+            detail = "Its command exited with 0 while its host was not heard."
+            lifecycle.end(lease_id=lease.pk, reason=EndReason.COMPLETED, at=at, detail=detail, exit_code=0)
+        else:
+            parking.start_anew(lease_id=lease.pk, at=at, reason="host_back")
     elif at > lease.state_since + timedelta(seconds=VALID_FOR_S[policy]):
         lifecycle.end(lease_id=lease.pk, reason=EndReason.HOST_LOST, at=at, detail="Its host did not come back.")
 
@@ -100,13 +106,21 @@ def _runs_again(lease: Lease, *, workloads: list[Workload], at: datetime) -> boo
     """Return whether every member has been heard to run since, and nothing stands against its use any more."""
     if not workloads or last_good_second(lease, workloads=workloads, at=at) is not None:
         return False
-    return all(_is_back(workload, since=lease.state_since) for workload in workloads)
+    return all(workload.step == "ready" and _is_back(workload, since=lease.state_since) for workload in workloads)
+
+
+def _came_back_without(lease: Lease, *, workloads: list[Workload], at: datetime) -> bool:
+    """Return whether its hosts are back and its GPUs well, but a container has ended: by its timer, or a reboot."""
+    if not workloads or _losses_of_devices(lease, at=at):
+        return False
+    back = all(_is_back(workload, since=lease.state_since) for workload in workloads)
+    return back and any(workload.exited_at is not None for workload in workloads)
 
 
 def _is_back(workload: Workload, *, since: datetime) -> bool:
     # Each sync says all that runs, so what a host said after the interruption is how it is now.
     heard = workload.host.last_heard_at
-    return heard is not None and heard > since and workload.step == "ready" and workload.host.state == Host.State.ONLINE
+    return heard is not None and heard > since and workload.host.state == Host.State.ONLINE
 
 
 def billable_until(*, workloads: list[Workload], at: datetime, suspect_after_s: int) -> datetime:

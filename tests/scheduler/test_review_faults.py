@@ -230,3 +230,23 @@ def test_an_owners_floor_is_held_against_the_price_that_the_lease_will_pay() -> 
 
     lease.refresh_from_db()
     assert lease.state == State.PENDING
+
+
+@pytest.mark.parametrize(("exit_code", "state"), [(137, State.PROVISIONING), (0, State.ENDING)])
+def test_a_lease_whose_host_comes_back_without_its_container_does_not_wait_in_vain(
+    exit_code: int, state: State
+) -> None:
+    host = make_host()
+    price()
+    lease = make_active_lease(on_interrupt="wait_for_host")
+    hear(lease, at=after(100))
+    Host.objects.filter(pk=host.pk).update(state=Host.State.LOST)
+    converging.converge(at=after(131))
+
+    say(lease, "exited", at=after(300), exit_code=exit_code)
+    converging.converge(at=after(301))
+
+    lease.refresh_from_db()
+    assert lease.state in {state, State.ENDED}
+    assert lease.epoch == (2 if exit_code else 1)
+    assert metering.cost(reference=lease.public_id, at=after(400)).seconds == 98
