@@ -106,9 +106,9 @@ def _apply(workload: Workload, report: WorkloadReport, at: datetime) -> None:
     _take_facts(workload, report)
     if step in RUNNING_STEPS and workload.wanted and workload.ready_at is None and workload.exited_at is None:
         workload.ready_at = whole_second(at)
-    if workload.ready_at is not None:
-        # What was ready and is not, and has not ended, cannot be used: such as a GPU that its container lost sight of.
-        lost = bool(report.unusable) or step not in RUNNING_STEPS | _DIED
+    if workload.ready_at is not None and step not in _DIED:  # what was lost before it ended stays lost
+        # What was ready and is not cannot be used: such as a GPU that its container lost sight of.
+        lost = bool(report.unusable) or step not in RUNNING_STEPS
         workload.unusable_since = (workload.unusable_since or whole_second(at)) if lost else None
     if step in _DIED and workload.exited_at is None:
         workload.exited_at = whole_second(_last_known_alive(workload, at))

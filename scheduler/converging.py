@@ -192,8 +192,9 @@ def _active(lease: Lease, at: datetime) -> None:
     for workload in unheard:  # we were not heard, which is no act of the tenant's command
         loss = (workload.exited_at or at, NOT_RENEWED, workload.detail)
         lost = min(lost, loss) if lost else loss
-    if exits:
-        last = min(exits, key=lambda w: w.exited_at or at)
+    last = min(exits, key=lambda w: w.exited_at or at, default=None)
+    # What crashed because its GPU was lost has not completed.
+    if last is not None and not (lost and lost[0] < (last.exited_at or at)):
         if lease.on_exit == "restart" and parking.restarts_left(lease, at=at) > 0:
             parking.restart(lease_id=lease.pk, at=at, last_good=last.exited_at, reason="on_exit")
             return

@@ -250,3 +250,17 @@ def test_a_lease_whose_host_comes_back_without_its_container_does_not_wait_in_va
     assert lease.state in {state, State.ENDED}
     assert lease.epoch == (2 if exit_code else 1)
     assert metering.cost(reference=lease.public_id, at=after(400)).seconds == 98
+
+
+def test_a_command_that_crashed_since_its_gpu_was_lost_has_not_completed() -> None:
+    make_host(gpus=2)
+    price()
+    lease = make_active_lease()
+    say(lease, "ready", at=after(50), unusable=True)
+    say(lease, "exited", at=after(53), exit_code=1)
+
+    converging.converge(at=after(54))
+
+    lease.refresh_from_db()
+    assert lease.state == State.PENDING
+    assert metering.cost(reference=lease.public_id, at=after(99)).seconds == 48
