@@ -127,7 +127,7 @@ class Bench:
             # Where leases may be moved, no host is kept empty: room for a large request is made when it comes.
             options: dict[str, Any] = {"may_refuse": True}
             if most:
-                options = {"moves": most, "moves_allowance_bp": 60 if window == SHORT else 75}
+                options = {"moves": most, "moves_allowance_bp": 55 if window == SHORT else 69}
             ours = [runs.ours_churn(trace, self.nodes, load, *window, s, **options) for s in self.churn_seeds]
             table[f"{load:.2f}"] = runs.mean(ours)
             if not most:

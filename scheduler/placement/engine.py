@@ -50,7 +50,8 @@ class Engine:
         engine.release("job-1")
 
     Rows are (node, cpu_milli, memory_mib, gpu count, gpu model). Nothing else is needed. Optional:
-    histogram   how many requests of each `Shape` to expect (see `shape_of`); without it the engine learns as it goes.
+    histogram   how many requests of each `Shape` to expect; without it the engine learns as it goes. A shape's models
+                are a bit mask over the pool's model names in alphabetical order, -1 = any.
     compiled    True = numba, False = numpy, None = numba where it is installed. The placements are the same.
     may_refuse  keep a few empty hosts for requests that need a whole one, by refusing small ones that would open them.
     moves       on a refusal move at most so many leases of one GPU or less off one host (each lease once), in all not
@@ -154,7 +155,7 @@ class Engine:
         if self._turnover.offered(shape.milli) or learnt:
             self._cache.expect(self._demand, self._weights())
         if self._mover is not None:
-            self._mover.offered_milli += shape.milli
+            self._mover.offered(shape.milli)
 
     def _is_kept(self, host: int, shape: Shape) -> bool:
         """Tell whether this host is one of the empty ones kept for requests that need all of it.

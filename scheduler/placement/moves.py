@@ -25,6 +25,7 @@ from scheduler.placement.pool import (
 )
 
 HOSTS_TRIED = 32
+SAVED_MILLI = 40_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,14 +41,19 @@ class Move:
 class Mover:
     """Moves at most `most` leases for one request, each lease once in its life, one GPU or less each.
 
-    allowance_bp: moved GPU milli may not exceed this part (1/10,000) of all GPU milli offered so far.
+    allowance_bp: this part (1/10,000) of all GPU milli offered may be moved; what is not used is saved, but not beyond
+    SAVED_MILLI, so that a quiet time does not pay for a storm of moves.
     """
 
     def __init__(self, most: int, allowance_bp: int) -> None:
         self._most, self._allowance_bp = most, allowance_bp
         self._moved_once: set[Hashable] = set()
-        self.offered_milli = 0
+        self._allowance = 0  # in 1/10,000 of a milli
         self.moved_milli = 0
+
+    def offered(self, milli: int) -> None:
+        """Count an arrival: its share of the allowance may be moved from now on."""
+        self._allowance = min(self._allowance + milli * self._allowance_bp, SAVED_MILLI * 10_000)
 
     def forget(self, key: Hashable) -> None:
         """Note that a lease is over."""
@@ -57,7 +63,7 @@ class Mover:
         """Seat a request for whole GPUs by moving others, or change nothing and return None."""
         if not shape.whole:
             return None
-        budget = self.offered_milli * self._allowance_bp // 10_000 - self.moved_milli
+        budget = self._allowance // 10_000
         for host in self._cheapest_hosts(live, shape, budget):
             victims = self._victims(live, host, shape)
             if victims is None or sum(lease.shape.milli for lease in victims) > budget:
@@ -128,7 +134,9 @@ class Mover:
                 live.put(lease)
             return None
         self._moved_once.update(lease.key for lease in victims)
-        self.moved_milli += sum(lease.shape.milli for lease in victims)
+        moved_milli = sum(lease.shape.milli for lease in victims)
+        self.moved_milli += moved_milli
+        self._allowance -= moved_milli * 10_000
         return guest, tuple(Move(new.key, live.nodes[host], live.nodes[new.host], new.gpus) for new in moved)
 
 
