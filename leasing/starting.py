@@ -13,6 +13,7 @@ from leasing.models import Lease, LeaseMember
 from leasing.states import VALID_FOR_S, OnInterrupt
 
 RENEWAL_SLACK = timedelta(seconds=60)
+ROUNDING_SLACK = timedelta(seconds=2)
 
 
 def want_workloads(lease: Lease, *, at: datetime) -> None:
@@ -49,8 +50,11 @@ def tell_end(lease: Lease) -> None:
 
 
 def _not_after(lease: Lease) -> datetime | None:
-    # A renewal is made at the end, and must reach the hosts before they stop; the calendar keeps the cleaning time.
-    return lease.end_at + RENEWAL_SLACK if lease.end_at and lease.renew and lease.period else lease.end_at
+    # A host counts whole seconds down: without the slack it could stop a second early, and that would be no end of term.
+    # A renewal is made at the end and must reach the hosts before they stop. The calendar keeps the cleaning time.
+    if lease.end_at is None:
+        return None
+    return lease.end_at + (RENEWAL_SLACK if lease.renew and lease.period else ROUNDING_SLACK)
 
 
 def _valid_for_s(lease: Lease) -> int:
