@@ -6,7 +6,7 @@ again in the next pass. A pass that dies changes nothing.
 """
 
 import logging
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
@@ -99,6 +99,17 @@ def assignment(lease: Lease, placement: Placement, pool: Pool, *, at: datetime) 
     )
 
 
+@dataclass(frozen=True)
+class Kept:
+    """Seats on which nobody who comes later in the queue is let: what a lease that must wait will take."""
+
+    currency: str
+    placement: Placement
+    organization: UUID
+    start_s: int
+    end_s: int | None
+
+
 @dataclass
 class Pass:
     """What one pass did, for the log and the metrics."""
@@ -107,6 +118,7 @@ class Pass:
     waiting: int = 0
     lost_races: int = 0
     failed: int = 0
+    kept: list[Kept] = field(default_factory=list)
 
 
 def queue(*, at: datetime) -> list[Lease]:
@@ -135,11 +147,20 @@ def place_pending(*, at: datetime, grace_s: int) -> Pass:
     loaded: dict[tuple[str, str], Pool] = {}
     for place, lease in enumerate(queue(at=at), start=1):
         key = (lease.price_term, lease.currency)
-        pool = loaded.get(key) or loaded.setdefault(key, pools.load(term=key[0], currency=key[1], at=at))
-        if _try_to_place(lease, pool, at=at, grace_s=grace_s, done=done, place=place):
-            # Devices of one term's pool are devices of every other: what was bound must be seen there too.
+        pool = loaded.get(key) or loaded.setdefault(key, _load(key, done.kept, at=at))
+        kept = len(done.kept)
+        if _try_to_place(lease, pool, at=at, grace_s=grace_s, done=done, place=place) or len(done.kept) > kept:
+            # Devices of one term's pool are devices of every other: what was bound or kept must be seen there too.
             loaded = {key: pool}
     return done
+
+
+def _load(key: tuple[str, str], kept: list[Kept], *, at: datetime) -> Pool:
+    pool = pools.load(term=key[0], currency=key[1], at=at)
+    for seats in kept:
+        if seats.currency == key[1] and all(str(member.host) in pool.hosts for member in seats.placement.members):
+            pool.take(seats.placement, organization=seats.organization, start_s=seats.start_s, end_s=seats.end_s)
+    return pool
 
 
 def _try_to_place(lease: Lease, pool: Pool, *, at: datetime, grace_s: int, done: Pass, place: int) -> bool:
@@ -164,7 +185,9 @@ def _place(
     answer = pool.decide(ask)
     if isinstance(answer, Refusal):
         done.waiting += 1
-        shadow(pool, ask, answer, organization=lease.organization_id)
+        ahead = shadow(pool, ask, answer, organization=lease.organization_id)
+        if ahead is not None:
+            done.kept.append(Kept(lease.currency, ahead[0], lease.organization_id, *ahead[1:]))
         note_waiting(lease, answer, place=place, at=at)
         return False
     act = assignment(lease, answer, pool, at=at)
@@ -177,9 +200,10 @@ def _place(
         done.lost_races += 1
         return False
     except lifecycle.NotYet as fault:
-        # Its own earlier containers may still run. Its seats are kept for it meanwhile, on this overlay only.
+        # Its own earlier containers may still run. Its seats are kept for it meanwhile, in this pass only.
         done.waiting += 1
         pool.take(answer, organization=lease.organization_id, start_s=ask.start_s, end_s=ask.until_s)
+        done.kept.append(Kept(lease.currency, answer, lease.organization_id, ask.start_s, ask.until_s))
         lifecycle.waiting(
             lease_id=lease.pk, why={"text": fault.detail, "code": "fence", "counts": []}, place=place, eta=None,
             check_at=at + timedelta(seconds=RETRY_S),
@@ -209,16 +233,21 @@ def _withheld(act: Assignment, placement: Placement, pool: Pool) -> frozenset[st
     return frozenset(found)
 
 
-def shadow(pool: Pool, ask: Ask, refusal: Refusal, *, organization: Any) -> None:
-    """Keep the seats of the earliest start that is known, so that nobody who comes later delays it (backfill)."""
+def shadow(pool: Pool, ask: Ask, refusal: Refusal, *, organization: Any) -> tuple[Placement, int, int | None] | None:
+    """Keep the seats of the earliest start that is known, so that nobody who comes later delays it (backfill).
+
+    Returns what was kept: the seats, their start and their end.
+    """
     if refusal.earliest_s is None:
-        return
+        return None
     length = None if ask.until_s is None else ask.until_s - ask.start_s
     until = None if length is None else refusal.earliest_s + length
     later = Ask(**{**_fields(ask), "start_s": refusal.earliest_s, "until_s": until})
     found = pool.decide(later, explain=False)
     if isinstance(found, Placement):
         pool.take(found, organization=organization, start_s=later.start_s, end_s=until)
+        return found, later.start_s, until
+    return None
 
 
 def _fields(ask: Ask) -> dict[str, Any]:

@@ -264,3 +264,18 @@ def test_a_command_that_crashed_since_its_gpu_was_lost_has_not_completed() -> No
     lease.refresh_from_db()
     assert lease.state == State.PENDING
     assert metering.cost(reference=lease.public_id, at=after(99)).seconds == 48
+
+
+def test_nobody_of_another_term_takes_what_a_lease_before_him_waits_for() -> None:
+    make_host(gpus=2)
+    price()
+    price(term="reserved:P1W")
+    make_active_lease(term={"kind": "on_demand", "end_at": after(HOUR)})
+    before_him = make_lease(request="A100_80G x2", term="P1W", at=after(5))
+    late = make_lease(at=after(6))
+
+    place(at=after(7))
+
+    before_him.refresh_from_db(), late.refresh_from_db()
+    assert before_him.eta is not None and before_him.eta["certainty"] == "certain"
+    assert late.state == State.PENDING
