@@ -14,6 +14,7 @@ from typing import Any
 from billing import pricing, timeline
 
 VERSION = 1
+KEY_BYTES = 32  # of an Ed25519 public key
 
 
 def canonical(receipt: Mapping[str, Any]) -> bytes:
@@ -31,9 +32,14 @@ def verify(receipt: Mapping[str, Any], *, public_key_hex: str | None = None) -> 
         return [f"version {receipt.get('version')!r} is not {VERSION}"]
     faults = [] if public_key_hex is None else _signature_faults(receipt, public_key_hex)
     try:
-        charged, seconds = recompute(receipt)
-    except (KeyError, TypeError, ValueError) as error:
+        return [*faults, *_sum_faults(receipt)]
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
         return [*faults, f"it cannot be recomputed: {error!r}"]
+
+
+def _sum_faults(receipt: Mapping[str, Any]) -> list[str]:
+    charged, seconds = recompute(receipt)
+    faults = []
     if charged != receipt["charged_micros"]:
         faults.append(f"charged {receipt['charged_micros']}, its events give {charged}")
     if seconds != receipt["seconds"]:
@@ -100,7 +106,7 @@ def _signature_faults(receipt: Mapping[str, Any], public_key_hex: str) -> list[s
 
     try:
         VerifyKey(bytes.fromhex(public_key_hex)).verify(canonical(receipt), bytes.fromhex(receipt["signature"]))
-    except (BadSignatureError, ValueError, KeyError):
+    except (BadSignatureError, ValueError, TypeError, KeyError):
         return ["the signature is not the platform's"]
     return []
 

@@ -17,6 +17,7 @@ from gpuyard.cli import (
     money_verbs,
     people_verbs,
     problems,
+    receipt_verbs,
     setup_verbs,
 )
 from gpuyard.cli.session import Session, common_options
@@ -69,7 +70,7 @@ for verb in (
     *(setup_verbs.login, setup_verbs.config_, market_verbs.offers, market_verbs.quote, lease_verbs.lease),
     *(lease_verbs.run, lease_verbs.ps, lease_verbs.logs, lease_verbs.stop, money_verbs.wallet, money_verbs.invoice),
     *(market_verbs.images, market_verbs.models, market_verbs.regions, market_verbs.market, host_verbs.host),
-    *(people_verbs.key, people_verbs.member, people_verbs.webhook, setup_verbs.completion),
+    *(people_verbs.key, people_verbs.member, people_verbs.webhook, setup_verbs.completion, receipt_verbs.receipt),
     *(setup_verbs.up, setup_verbs.down, setup_verbs.status),
 ):
     cli.add_command(verb)
