@@ -142,6 +142,8 @@ def _member(member: LeaseMember, workload: Workload | None, held: list[Allocatio
 
 def _members(rows: Sequence[Lease]) -> dict[UUID, list[LeaseMember]]:
     found: dict[UUID, list[LeaseMember]] = defaultdict(list)
+    if not rows:
+        return found
     wanted = LeaseMember.objects.filter(lease__in=[row.pk for row in rows]).select_related("host__zone__region")
     for member in wanted.order_by("lease", "epoch", "rank"):
         found[member.lease_id].append(member)
@@ -150,6 +152,8 @@ def _members(rows: Sequence[Lease]) -> dict[UUID, list[LeaseMember]]:
 
 def _workloads(rows: Sequence[Lease]) -> dict[str, dict[tuple[int, int], Workload]]:
     found: dict[str, dict[tuple[int, int], Workload]] = defaultdict(dict)
+    if not rows:
+        return found
     for workload in Workload.objects.filter(reference__in=[row.public_id for row in rows]):
         found[workload.reference][workload.epoch, workload.member] = workload
     return found
@@ -157,6 +161,8 @@ def _workloads(rows: Sequence[Lease]) -> dict[str, dict[tuple[int, int], Workloa
 
 def _devices(rows: Sequence[Lease]) -> dict[UUID, dict[tuple[int, int], list[Allocation]]]:
     found: dict[UUID, dict[tuple[int, int], list[Allocation]]] = defaultdict(lambda: defaultdict(list))
+    if not rows:
+        return found
     held = Allocation.objects.filter(lease__in=[row.pk for row in rows]).select_related("device__model")
     for allocation in held.order_by("lease", "rank", "device__index"):
         if allocation.lease_id is not None:

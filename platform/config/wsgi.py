@@ -5,7 +5,7 @@ from wsgiref.headers import Headers
 
 from django.conf import settings
 from django.core.wsgi import get_wsgi_application
-from servestatic import ServeStatic
+from servestatic import ServeStatic  # type: ignore[import-untyped]
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "config.settings")
 
