@@ -17,7 +17,6 @@ from django.db.models import Q
 from agents import fence, workloads
 from agents.models import Workload
 from apikit.errors import DomainError, InvalidInput
-from audit import ids
 from billing import holds, metering
 from leasing import calendar, starting, terms
 from leasing.calendar import Seat
@@ -234,22 +233,6 @@ def _finish(lease: Lease, *, at: datetime) -> Lease:
         detail=lease.ending_detail,
         charged_micros=lease.charged_micros,
     )
-
-
-@transaction.atomic
-def release_gone(*, workload: Workload, at: datetime) -> int:
-    """Let the devices of a workload again: its host says that nothing of it is left."""
-    if workload.gone_at is None:
-        return 0
-    lease_rows = Q(epoch=workload.epoch, rank=workload.member, device__host_id=workload.host_id)
-    return calendar.release(at=at, of=lease_rows & Q(lease__id=_lease_uuid(workload.reference)))
-
-
-def _lease_uuid(reference: str) -> UUID:
-    lease_id = ids.decode("lease", reference)
-    if lease_id is None:
-        raise ValueError(f"{reference!r} is no lease")
-    return lease_id
 
 
 @transaction.atomic

@@ -50,7 +50,7 @@ def tell_end(lease: Lease) -> None:
 
 
 def _not_after(lease: Lease) -> datetime | None:
-    # A host counts whole seconds down: without the slack it could stop a second early, and that would be no end of term.
+    # A host counts whole seconds down: without the slack it could stop a second before the term is over.
     # A renewal is made at the end and must reach the hosts before they stop. The calendar keeps the cleaning time.
     if lease.end_at is None:
         return None

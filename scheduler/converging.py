@@ -11,7 +11,7 @@ from uuid import UUID, uuid4
 
 from django.conf import settings
 from django.db import connection, transaction
-from django.db.models import F, Q
+from django.db.models import Q
 
 from agents import fence
 from agents.models import Workload
@@ -19,10 +19,9 @@ from agents.protocol import NOT_RENEWED
 from audit import ids
 from billing import budgets, exhaustion
 from leasing import calendar, lifecycle, moves, parking, starting
-from leasing.models import Allocation, Lease
+from leasing.models import Lease
 from leasing.states import EndReason, State
-from scheduler import pool as pools
-from scheduler import recovery
+from scheduler import giving_back, recovery
 
 log = logging.getLogger(__name__)
 
@@ -63,7 +62,7 @@ FROM due WHERE leasing_lease.id = due.id RETURNING leasing_lease.id
 
 def converge(*, at: datetime) -> int:
     """Look at every lease that is due and at every device that can be let again; return how many leases were seen."""
-    release_devices(at=at)  # first: a scheduled lease may be due on them
+    giving_back.release_devices(at=at)  # first: a scheduled lease may be due on them
     _bring_forward(at)
     seen = 0
     for _ in range(MAX_PASSES):
@@ -73,7 +72,7 @@ def converge(*, at: datetime) -> int:
         seen += len(claimed)
         if len(claimed) < BATCH:
             break
-    release_devices(at=at)
+    giving_back.release_devices(at=at)
     return seen
 
 
@@ -253,28 +252,6 @@ STEPS: dict[State, Callable[[Lease, datetime], None]] = {
 }
 
 
-def release_devices(*, at: datetime) -> int:
-    """Let the devices again whose lease has moved on and whose host says that nothing is left; return how many."""
-    over = (
-        Allocation.objects.filter(released_at__isnull=True, lease__isnull=False)
-        .filter(
-            ~Q(epoch=F("lease__epoch"))
-            | Q(lease__state__in=[State.PENDING, State.ENDED])
-            | Q(lease__state=State.PARKED, lease__parked_keep=parking.QUEUE)
-        )
-        .select_related("lease", "device")
-    )
-    held = {(row.lease.public_id, row.epoch, row.rank, row.device.host_id) for row in over if row.lease}
-    released = 0
-    for reference, epoch, rank, host_id in sorted(held, key=str):
-        # A restart keeps the devices for its new epoch: the containers of those before it were on them too.
-        on_them = Workload.objects.filter(reference=reference, epoch__lte=epoch, host_id=host_id)
-        gone = on_them.filter(epoch=epoch, member=rank).first()
-        if gone is not None and not on_them.filter(gone_at=None).exists():
-            released += lifecycle.release_gone(workload=gone, at=at)
-    return released
-
-
 def stop_exhausted(*, at: datetime) -> int:
     """End what burns the money of wallets that are used up (billing knows the second); return how many leases.
 
@@ -298,9 +275,3 @@ def _end_burning(references: list[str], *, at: datetime, detail: str = "") -> in
         except Exception:  # the next tick tries it again; the others must not wait for it
             log.exception("lease could not be ended", extra={"lease": lease.public_id})
     return ended
-
-
-def drifted_devices(*, at: datetime) -> set[UUID]:
-    """Return devices whose calendar still holds them though their promised end is past: for the operator's page."""
-    late = Allocation.objects.filter(released_at__isnull=True, during__endswith__lte=at)
-    return pools.busy_devices(late.values_list("device_id", flat=True), at=at)

@@ -47,7 +47,7 @@ def last_good_second(lease: Lease, *, workloads: list[Workload], at: datetime) -
 
 
 def lost_hold(lease: Lease, *, at: datetime) -> tuple[datetime, str, str] | None:
-    """Return (last second it was kept, reason, detail) if what a parked lease holds is of no use any more, else None."""
+    """Return (last second kept, reason, detail) if what a parked lease holds is of no use any more, else None."""
     return min(_losses_of_devices(lease, at=at), default=None)
 
 

@@ -14,7 +14,17 @@ from leasing.models import Allocation, Lease
 from leasing.states import EndReason, State
 from scheduler import converging, recovery
 from tests.factories import (
-    NOON, after, hear, make_active_lease, make_host, make_lease, make_tenant, make_zone, place, price, say,
+    NOON,
+    after,
+    hear,
+    make_active_lease,
+    make_host,
+    make_lease,
+    make_tenant,
+    make_zone,
+    place,
+    price,
+    say,
 )  # fmt: skip
 
 pytestmark = pytest.mark.django_db
@@ -188,7 +198,8 @@ def test_a_moved_end_moves_the_instant_at_which_the_host_stops_its_container() -
     lifecycle.change_end(lease_id=lease.pk, end_at=after(2 * HOUR), at=after(60))
 
     not_after = Workload.objects.get(reference=lease.public_id).not_after
-    assert not_after is not None and after(2 * HOUR) < not_after <= after(2 * HOUR + 2)
+    assert not_after is not None
+    assert after(2 * HOUR) < not_after <= after(2 * HOUR + 2)
 
 
 def test_a_duration_that_begins_with_the_first_second_is_told_to_the_host() -> None:
@@ -199,7 +210,8 @@ def test_a_duration_that_begins_with_the_first_second_is_told_to_the_host() -> N
 
     not_after = Workload.objects.get(reference=lease.public_id).not_after
     assert lease.end_at == after(2 + 2 * HOUR)
-    assert not_after is not None and lease.end_at < not_after <= after(4 + 2 * HOUR)
+    assert not_after is not None
+    assert lease.end_at < not_after <= after(4 + 2 * HOUR)
 
 
 def test_a_renewing_lease_is_not_stopped_by_its_host_before_the_renewal_reaches_it() -> None:
@@ -209,7 +221,8 @@ def test_a_renewing_lease_is_not_stopped_by_its_host_before_the_renewal_reaches_
     ends = lease.end_at
     assert ends is not None
     workload = Workload.objects.get(reference=lease.public_id)
-    assert workload.not_after is not None and ends < workload.not_after <= ends + timedelta(seconds=180)
+    assert workload.not_after is not None
+    assert ends < workload.not_after <= ends + timedelta(seconds=180)
     hear(lease, at=ends)
 
     converging.converge(at=ends)

@@ -12,7 +12,18 @@ from leasing.models import Allocation
 from leasing.states import EndReason, State
 from scheduler import converging, planning, recovery
 from tests.factories import (
-    NOON, after, hear, make_active_lease, make_gpu_model, make_host, make_lease, make_tenant, place, price, say, wanted,
+    NOON,
+    after,
+    hear,
+    make_active_lease,
+    make_gpu_model,
+    make_host,
+    make_lease,
+    make_tenant,
+    place,
+    price,
+    say,
+    wanted,
 )  # fmt: skip
 
 pytestmark = pytest.mark.django_db
@@ -277,5 +288,6 @@ def test_nobody_of_another_term_takes_what_a_lease_before_him_waits_for() -> Non
     place(at=after(7))
 
     before_him.refresh_from_db(), late.refresh_from_db()
-    assert before_him.eta is not None and before_him.eta["certainty"] == "certain"
+    assert before_him.eta is not None
+    assert before_him.eta["certainty"] == "certain"
     assert late.state == State.PENDING

@@ -1,0 +1,47 @@
+"""Devices go back to the pool: only when their lease has moved on, and their host says that nothing of it is left."""
+
+from datetime import datetime
+from uuid import UUID
+
+from django.db import transaction
+from django.db.models import F, Q
+
+from agents.models import Workload
+from leasing import calendar, parking
+from leasing.models import Allocation
+from leasing.states import State
+from scheduler import pool as pools
+
+
+def release_devices(*, at: datetime) -> int:
+    """Let the devices again whose lease has moved on and whose host says that nothing is left; return how many."""
+    over = (
+        Allocation.objects.filter(released_at__isnull=True, lease__isnull=False)
+        .filter(
+            ~Q(epoch=F("lease__epoch"))
+            | Q(lease__state__in=[State.PENDING, State.ENDED])
+            | Q(lease__state=State.PARKED, lease__parked_keep=parking.QUEUE)
+        )
+        .select_related("lease", "device")
+    )
+    held = {(row.lease.public_id, row.lease.pk, row.epoch, row.rank, row.device.host_id) for row in over if row.lease}
+    released = 0
+    for reference, lease_id, epoch, rank, host_id in sorted(held, key=str):
+        if _is_gone(reference, epoch=epoch, rank=rank, host_id=host_id):
+            of_it = Q(lease=lease_id, epoch=epoch, rank=rank, device__host=host_id)
+            with transaction.atomic():
+                released += calendar.release(at=at, of=of_it)
+    return released
+
+
+def _is_gone(reference: str, *, epoch: int, rank: int, host_id: UUID) -> bool:
+    # A restart keeps the devices for its new epoch: the containers of those before it were on them too.
+    on_them = Workload.objects.filter(reference=reference, epoch__lte=epoch, host_id=host_id)
+    was_there = on_them.filter(epoch=epoch, member=rank).exists()
+    return was_there and not on_them.filter(gone_at=None).exists()
+
+
+def drifted_devices(*, at: datetime) -> set[UUID]:
+    """Return devices whose calendar still holds them though their promised end is past: for the operator's page."""
+    late = Allocation.objects.filter(released_at__isnull=True, during__endswith__lte=at)
+    return pools.busy_devices(late.values_list("device_id", flat=True), at=at)
