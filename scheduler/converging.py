@@ -206,6 +206,10 @@ def _active(lease: Lease, at: datetime) -> None:
         # Its containers have stopped at the end by themselves; whatever was seen after it counts for nothing.
         last_good = min(lease.end_at, lost[0]) if lost else lease.end_at
         lifecycle.end(lease_id=lease.pk, reason=EndReason.EXPIRED, at=at, last_good=last_good)
+    elif (dearer_since := recovery.dearer_since(lease, at=at)) is not None:
+        last_good = min(dearer_since, lost[0]) if lost else dearer_since
+        detail = "The market asks more than its cap."
+        lifecycle.end(lease_id=lease.pk, reason=EndReason.PREEMPTED, at=at, last_good=last_good, detail=detail)
     elif lost is not None:
         last_good, reason, detail = lost
         lifecycle.interrupt(lease_id=lease.pk, last_good=last_good, at=at, reason=reason, detail=detail)

@@ -22,6 +22,7 @@ from django.conf import settings
 
 from agents import silence
 from agents.models import Device, Host, Workload
+from billing.models import PriceVersion
 from leasing import calendar, lifecycle, parking, starting
 from leasing.models import Lease
 from leasing.states import VALID_FOR_S, EndReason, OnInterrupt
@@ -44,6 +45,18 @@ def last_good_second(lease: Lease, *, workloads: list[Workload], at: datetime) -
         if workload.gone_at is not None and workload.exited_at is None:
             losses.append((workload.gone_at, "container_gone", workload.detail))
     return min(losses, default=None)
+
+
+def dearer_since(lease: Lease, *, at: datetime) -> datetime | None:
+    """Return since when the market asks more than the cap of a spot lease, None if it does not: a cap is hard."""
+    cap_micros = lease.constraints.get("max_price_micros")
+    if lease.term_kind != Lease.TermKind.SPOT or cap_micros is None:
+        return None
+    promised = lease.members.filter(epoch=lease.epoch).values_list("price_version_id", flat=True)
+    dearer = PriceVersion.objects.filter(
+        series__versions__in=list(promised), during__contains=at, price_micros_per_hour__gt=cap_micros
+    )
+    return min((version.during.lower for version in dearer), default=None)
 
 
 def lost_hold(lease: Lease, *, at: datetime) -> tuple[datetime, str, str] | None:

@@ -6,7 +6,7 @@ import pytest
 
 from agents import workloads
 from agents.models import Device, Host, Workload
-from billing import metering, price_list
+from billing import metering, price_list, spot
 from leasing import calendar, catalogue_view, promised_price, quotes
 from leasing.models import Allocation
 from leasing.states import EndReason, State
@@ -117,10 +117,10 @@ def test_a_lease_that_cannot_be_bound_does_not_stop_the_placing_of_others(monkey
 def test_a_price_that_exists_only_for_another_notice_sells_nothing() -> None:
     make_host(gpus=2)
     price()
-    spot = price_list.Series(
+    series = price_list.Series(
         sku="A100_80G", region="sim", tier="verified", term="spot", use="active", currency="XTS", notice_s=600
     )
-    price_list.publish(series=spot, price_micros_per_hour=1, starts_at=NOON, cause="test", at=NOON)
+    price_list.publish(series=series, price_micros_per_hour=1, starts_at=NOON, cause="test", at=NOON)
 
     with pytest.raises(promised_price.NothingForSale):
         make_lease(term="spot")
@@ -291,3 +291,19 @@ def test_nobody_of_another_term_takes_what_a_lease_before_him_waits_for() -> Non
     assert before_him.eta is not None
     assert before_him.eta["certainty"] == "certain"
     assert late.state == State.PENDING
+
+
+def test_a_spot_lease_is_never_charged_above_its_cap() -> None:
+    make_host()
+    price(term="spot", micros=2_000_000)
+    cap = {"max_price": {"amount": "3.000000", "currency": "XTS", "amount_micros": 3_000_000}}
+    lease = make_active_lease(term="spot", constraints=cap)
+    series = price_list.Series(sku="A100_80G", region="sim", tier="verified", term="spot", use="active", currency="XTS")
+    spot.move(series=series, price_micros_per_hour=4_000_000, starts_at=after(602), cause="test", at=after(302))
+    hear(lease, at=after(605))
+
+    converging.converge(at=after(605))
+
+    lease.refresh_from_db()
+    assert lease.ending_reason == EndReason.PREEMPTED
+    assert metering.cost(reference=lease.public_id, at=after(9999)).charged_micros == 2_000_000 * 600 // 3600
