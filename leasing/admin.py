@@ -66,7 +66,8 @@ class LeaseAdmin(ReadOnly):
 
     @admin.display(description="why it waits")
     def why(self, lease: Lease) -> str:
-        return str((lease.why_waiting or {}).get("text", ""))
+        text = str((lease.why_waiting or {}).get("text", ""))
+        return text if len(text) <= 60 else text[:59] + "…"  # all of it is on the lease's page
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
         return super().get_queryset(request).prefetch_related("members__host")

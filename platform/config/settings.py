@@ -17,6 +17,7 @@ ALLOWED_HOSTS = env.text("ALLOWED_HOSTS", "localhost,127.0.0.1,[::1]").split(","
 CSRF_TRUSTED_ORIGINS = [origin for origin in env.text("CSRF_TRUSTED_ORIGINS", "").split(",") if origin]
 
 INSTALLED_APPS = [
+    "console",  # before the admin, whose templates it replaces
     "console.admin_config.OperatorsAdminConfig",  # django.contrib.admin with our own site
     "django.contrib.auth",
     "django.contrib.contenttypes",
@@ -36,7 +37,6 @@ INSTALLED_APPS = [
     "agents",
     "leasing",
     "scheduler",
-    "console",
 ]
 
 MIDDLEWARE = [
@@ -116,6 +116,7 @@ log_lines.configure()
 USE_TZ = True
 TIME_ZONE = "UTC"
 LANGUAGE_CODE = "en"
+FORMAT_MODULE_PATH = ["console.formats"]
 STATIC_URL = "static/"
 STATIC_ROOT = Path(env.text("STATIC_ROOT", str(BASE_DIR / "static-collected")))
 

@@ -17,6 +17,7 @@ class OperatorsSite(AdminSite):
     site_header = "gpuyard operators"
     site_title = "gpuyard"
     index_title = "How the platform is"
+    enable_nav_sidebar = False  # wide tables need its room; the first page has every table
     index_template = "console/operators_index.html"
 
     def index(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> TemplateResponse:

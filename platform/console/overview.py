@@ -163,7 +163,7 @@ def queue(*, at: datetime) -> Queue:
     prefetch_related_objects(waiting[:SHOWN], "organization")
     reasons: Counter[str] = Counter()
     for lease in waiting:
-        codes = {str(reason["code"]) for reason in (lease.why_waiting or {}).get("counts", ())}
+        codes = {str(reason["code"]).replace("_", " ") for reason in (lease.why_waiting or {}).get("counts", ())}
         reasons.update(codes or {"not looked at yet" if lease.why_waiting is None else "no host has it"})
     first = [
         Waiting(lease, int((at - lease.requested_at).total_seconds()), str((lease.why_waiting or {}).get("text", "")))
