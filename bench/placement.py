@@ -124,10 +124,9 @@ class Bench:
     def _loads(self, name: str, window: tuple[int, int], most: int) -> dict[str, Any]:
         trace, table = self.trace(name), {}
         for load in (0.95,) if self.quick else LOADS:
-            # Where leases may be moved, no host is kept empty: room for a large request is made when it comes.
             options: dict[str, Any] = {"may_refuse": True}
             if most:
-                options = {"moves": most, "moves_allowance_bp": 55 if window == SHORT else 69}
+                options |= {"moves": most, "moves_allowance_bp": 55 if window == SHORT else 65}
             ours = [runs.ours_churn(trace, self.nodes, load, *window, s, **options) for s in self.churn_seeds]
             table[f"{load:.2f}"] = runs.mean(ours)
             if not most:

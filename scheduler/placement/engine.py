@@ -166,7 +166,8 @@ class Engine:
         row = self._arrays.rows[host]
         if shape.gpus >= self._largest or row[LEASES] or row[GPUS] < self._largest:
             return False
-        return 100 * self._empty * self._empty <= self._policy.kept_whole_percent * self._large_leases
+        kept = self._policy.kept_whole_percent_moving if self._mover else self._policy.kept_whole_percent
+        return 100 * self._empty * self._empty <= kept * self._large_leases
 
     def _count(self, lease: Lease, sign: int) -> None:
         row = self._arrays.rows[lease.host]

@@ -25,7 +25,7 @@ from scheduler.placement.pool import (
 )
 
 HOSTS_TRIED = 32
-SAVED_MILLI = 40_000
+SAVED_MILLI = 100_000
 
 
 @dataclass(frozen=True, slots=True)

@@ -57,13 +57,15 @@ class Weights:
 class Policy:
     """The tuned weights: `filling` while nothing leaves, `steady` once leases come and go.
 
-    kept_whole_percent: see `Engine`: how many empty hosts are kept for large requests.
+    kept_whole_percent: how many empty hosts are kept for large requests, see `Engine._is_kept`; the second number is
+    for engines that may move leases, which need fewer.
     """
 
     version: int
     filling: Weights
     steady: Weights
     kept_whole_percent: int
+    kept_whole_percent_moving: int
 
 
 @lru_cache(maxsize=4)
@@ -71,7 +73,11 @@ def load_policy(path: Path = WEIGHTS_FILE) -> Policy:
     """Read the versioned weights. Raises KeyError where a term is missing."""
     data = json.loads(path.read_text())
     return Policy(
-        data["version"], weights_of(data["filling"]), weights_of(data["steady"]), int(data["kept_whole_percent"])
+        version=data["version"],
+        filling=weights_of(data["filling"]),
+        steady=weights_of(data["steady"]),
+        kept_whole_percent=int(data["kept_whole_percent"]),
+        kept_whole_percent_moving=int(data["kept_whole_percent_moving"]),
     )
 
 
