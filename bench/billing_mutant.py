@@ -5,6 +5,7 @@ from dataclasses import dataclass
 VECTORS = "tests/billing/test_vectors.py"
 METERING = "tests/billing/test_metering.py"
 MODEL = "tests/billing/test_model.py::test_closes_of_many_histories_at_once_leave_the_models_purses"
+EXHAUSTION = "tests/billing/test_exhaustion.py"
 TERMS = "tests/billing/test_terms.py"
 PRICING = "tests/billing/test_pricing.py"
 TIMELINE = "tests/billing/test_timeline.py"

@@ -1,6 +1,6 @@
 """Seeded defects in prices, time and metering. Each is one replacement, with the tests that must catch it."""
 
-from billing_mutant import METERING, PRICING, TERMS, TIMELINE, Mutant, vector
+from billing_mutant import EXHAUSTION, METERING, PRICING, TERMS, TIMELINE, Mutant, vector
 
 MUTANTS = (
     Mutant(
@@ -52,6 +52,34 @@ MUTANTS = (
         "greatest(0, due.n))",
         "greatest(0, due.n) + 1)",
         vector("B01"),
+    ),
+    Mutant(
+        "a known move of the price is not reckoned with",
+        "billing/exhaustion.py",
+        "        if changing:\n",
+        "        if changing and credits:\n",
+        (EXHAUSTION,),
+    ),
+    Mutant(
+        "the remainder of what has stopped is forgotten",
+        "billing/exhaustion.py",
+        "SELECT payer_id, 0, NULL, num FROM rest",
+        "SELECT payer_id, 0, NULL, 0 FROM rest",
+        (EXHAUSTION,),
+    ),
+    Mutant(
+        "the remainder counts twice at the second of a move",
+        "billing/exhaustion.py",
+        "CASE WHEN start_s <= to_s AND (end_s IS NULL OR end_s > to_s)",
+        "CASE WHEN start_s <= to_s AND (end_s IS NULL OR end_s >= to_s)",
+        (EXHAUSTION,),
+    ),
+    Mutant(
+        "a segment is followed across a gap",
+        "billing/segments.py",
+        "followed = following is not None and following.start_s == segment.end_s",
+        "followed = following is not None",
+        (EXHAUSTION,),
     ),
     Mutant(
         "steps of a renewal from the last boundary",

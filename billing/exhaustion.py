@@ -20,38 +20,48 @@ WARN_AHEAD_S = (86_400, 3_600, 600)
 
 # What is exact and not posted = numerator now - 3600 x charge at the last close, per meter. Of a meter that runs across
 # the close, its own row says both (`live`); of one that ran before and not across it, a remainder is left (`rest`).
-REFRESH = """
+# The ends of the last closes are an array by shard, not a join: no plan may look them up anew for each segment.
+SUMS = """
 WITH closed AS (
-    SELECT shard, extract(epoch FROM max(upper(during)))::bigint AS to_s FROM billing_billingrun GROUP BY shard
+    SELECT array_agg(coalesce((SELECT extract(epoch FROM max(upper(r.during)))::bigint
+        FROM billing_billingrun r WHERE r.shard = n), 0) ORDER BY n) AS ends
+    FROM generate_series(0, (SELECT max(shard) FROM billing_billingrun)) n
+), wallet AS NOT MATERIALIZED (
+    SELECT account_id AS payer_id, coalesce((SELECT ends FROM closed)[shard + 1], 0) AS to_s
+    FROM billing_accountbalance WHERE %(payers)s::bigint[] IS NULL OR account_id = ANY(%(payers)s)
 ), live AS (
-    SELECT m.payer_id, s.start_s, s.end_s, s.rate_micros_per_hour AS rate, coalesce(c.to_s, 0) AS to_s,
-        s.base_num - m.void_num + s.rate_micros_per_hour * greatest(0, least(s.end_s, coalesce(c.to_s, 0)) - s.start_s)
+    SELECT s.payer_id, s.start_s, s.end_s, s.rate_micros_per_hour AS rate, w.to_s,
+        s.base_num - coalesce(m.void_num, 0) + s.rate_micros_per_hour * greatest(0, least(s.end_s, w.to_s) - s.start_s)
             AS n0
-    FROM billing_segment s JOIN billing_meter m ON m.id = s.meter_id LEFT JOIN closed c ON c.shard = m.shard
-    WHERE NOT s.settled AND (s.end_s IS NULL OR s.end_s > least(%(at_s)s, coalesce(c.to_s, 0)))
-        AND (%(payers)s::bigint[] IS NULL OR m.payer_id = ANY(%(payers)s))
+    FROM billing_segment s JOIN wallet w ON w.payer_id = s.payer_id
+    LEFT JOIN billing_meter m ON m.id = s.meter_id AND m.void_num <> 0
+    WHERE NOT s.settled AND (s.end_s IS NULL OR s.end_s > least(%(at_s)s, w.to_s))
+        AND (%(payers)s::bigint[] IS NULL OR s.payer_id = ANY(%(payers)s))
 ), ended AS (
-    SELECT DISTINCT ON (s.meter_id) m.payer_id, s.meter_id, c.to_s,
+    SELECT DISTINCT ON (s.meter_id) s.payer_id, s.meter_id, w.to_s,
         (s.base_num - m.void_num + s.rate_micros_per_hour * (s.end_s - s.start_s)) %% 3600 AS num
-    FROM billing_segment s JOIN billing_meter m ON m.id = s.meter_id JOIN closed c ON c.shard = m.shard
-    WHERE NOT s.settled AND s.end_s <= c.to_s AND (%(payers)s::bigint[] IS NULL OR m.payer_id = ANY(%(payers)s))
+    FROM billing_segment s JOIN wallet w ON w.payer_id = s.payer_id JOIN billing_meter m ON m.id = s.meter_id
+    WHERE NOT s.settled AND NOT s.followed AND s.end_s <= w.to_s
+        AND (%(payers)s::bigint[] IS NULL OR s.payer_id = ANY(%(payers)s))
     ORDER BY s.meter_id, s.start_s DESC, s.end_s DESC, s.id DESC
 ), rest AS (
     SELECT payer_id, num FROM ended e WHERE NOT EXISTS (
-        SELECT FROM billing_segment s WHERE s.meter_id = e.meter_id AND s.start_s < e.to_s
+        SELECT FROM billing_segment s WHERE s.meter_id = e.meter_id AND s.start_s <= e.to_s
             AND (s.end_s IS NULL OR s.end_s > e.to_s))
-), payer AS (
-    SELECT payer_id, sum(burn)::bigint AS burn, min(next_s) AS next_s, sum(num)::bigint AS accrued_num FROM (
-        SELECT payer_id,
-            CASE WHEN start_s <= %(at_s)s AND (end_s IS NULL OR end_s > %(at_s)s) THEN rate ELSE 0 END AS burn,
-            CASE WHEN start_s > %(at_s)s THEN start_s WHEN end_s > %(at_s)s THEN end_s END AS next_s,
-            rate * (greatest(0, least(end_s, %(at_s)s) - start_s) - greatest(0, least(end_s, to_s) - start_s))
-                + CASE WHEN start_s < to_s AND (end_s IS NULL OR end_s > to_s) THEN n0 %% 3600 ELSE 0 END AS num
-        FROM live
-        UNION ALL
-        SELECT payer_id, 0, NULL, num FROM rest
-    ) pieces GROUP BY payer_id
-), due AS (
+)
+SELECT payer_id, sum(burn)::bigint AS burn, min(next_s) AS next_s, sum(num)::bigint AS accrued_num FROM (
+    SELECT payer_id,
+        CASE WHEN start_s <= %(at_s)s AND (end_s IS NULL OR end_s > %(at_s)s) THEN rate ELSE 0 END AS burn,
+        CASE WHEN start_s > %(at_s)s THEN start_s WHEN end_s > %(at_s)s THEN end_s END AS next_s,
+        rate * (greatest(0, least(end_s, %(at_s)s) - start_s) - greatest(0, least(end_s, to_s) - start_s))
+            + CASE WHEN start_s <= to_s AND (end_s IS NULL OR end_s > to_s) THEN n0 %% 3600 ELSE 0 END AS num
+    FROM live
+    UNION ALL
+    SELECT payer_id, 0, NULL, num FROM rest
+) pieces GROUP BY payer_id
+"""
+STORE = """
+WITH payer AS (/*PAYERS*/), due AS (
     SELECT b.account_id, coalesce(p.burn, 0) AS burn, coalesce(p.accrued_num, 0) AS accrued_num, p.next_s,
         div((b.balance_micros - b.held_micros - b.floor_micros)::numeric * 3600 - p.accrued_num, nullif(p.burn, 0)) AS n
     FROM billing_accountbalance b JOIN billing_account a ON a.id = b.account_id LEFT JOIN payer p ON p.payer_id = a.id
@@ -64,14 +74,50 @@ SET burn_micros_per_hour = due.burn, accrued_num = due.accrued_num, as_of = to_t
 FROM due WHERE due.account_id = b.account_id
 RETURNING b.account_id, due.next_s
 """
-# What is known ahead: each later change of a wallet's burn.
+REFRESH = STORE.replace("/*PAYERS*/", SUMS)
+# PostgreSQL sums with all its workers only where nothing is written in the same statement.
+SUM_ALL = f"CREATE TEMP TABLE billing_burn ON COMMIT DROP AS {SUMS}"
+STORE_ALL = STORE.replace("/*PAYERS*/", "SELECT * FROM billing_burn")
+# Wallets whose burn changes at known seconds, and that have no credit: piece by piece until one does not suffice.
+AHEAD = """
+WITH step AS (
+    SELECT payer_id, start_s AS from_s, rate_micros_per_hour AS delta FROM billing_segment
+    WHERE NOT settled AND start_s > %(at_s)s AND payer_id = ANY(%(payers)s)
+    UNION ALL
+    SELECT payer_id, end_s, -rate_micros_per_hour FROM billing_segment
+    WHERE NOT settled AND end_s > %(at_s)s AND payer_id = ANY(%(payers)s)
+    UNION ALL
+    SELECT account_id, %(at_s)s, burn_micros_per_hour FROM billing_accountbalance WHERE account_id = ANY(%(payers)s)
+), piece AS (
+    SELECT payer_id, from_s, lead(from_s) OVER w AS to_s, sum(sum(delta)) OVER w AS burn
+    FROM step GROUP BY payer_id, from_s WINDOW w AS (PARTITION BY payer_id ORDER BY from_s)
+), funded AS (
+    SELECT p.payer_id, p.from_s, p.to_s, p.burn,
+        (b.balance_micros - b.held_micros - b.floor_micros)::numeric * 3600 - b.accrued_num
+        - coalesce(sum(p.burn * (p.to_s - p.from_s))
+            OVER (PARTITION BY p.payer_id ORDER BY p.from_s ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING), 0) AS num
+    FROM piece p JOIN billing_accountbalance b ON b.account_id = p.payer_id
+), dry AS (
+    SELECT payer_id, min(from_s + greatest(0, div(num, nullif(burn, 0)))) AS dry_s FROM funded
+    WHERE num < 0 OR (burn > 0 AND (to_s IS NULL OR from_s + div(num, nullif(burn, 0)) < to_s)) GROUP BY payer_id
+)
+UPDATE billing_accountbalance b
+SET exhaust_at = CASE WHEN d.dry_s <= %(at_s)s::bigint + %(horizon_s)s THEN to_timestamp(d.dry_s) END
+FROM billing_accountbalance a LEFT JOIN dry d ON d.payer_id = a.account_id
+WHERE a.account_id = b.account_id AND b.account_id = ANY(%(payers)s)
+"""
+LOCK_ALL = """
+SELECT FROM billing_accountbalance b JOIN billing_account a ON a.id = b.account_id
+WHERE a.kind = 'wallet' ORDER BY b.account_id FOR NO KEY UPDATE OF b
+"""
+# The same changes of one wallet, for those that have credit besides.
 STEPS = """
 SELECT step_s, sum(delta)::bigint FROM (
-    SELECT s.start_s AS step_s, s.rate_micros_per_hour AS delta FROM billing_segment s JOIN billing_meter m
-        ON m.id = s.meter_id WHERE m.payer_id = %(payer)s AND NOT s.settled AND s.start_s > %(at_s)s
+    SELECT start_s AS step_s, rate_micros_per_hour AS delta FROM billing_segment
+        WHERE payer_id = %(payer)s AND NOT settled AND start_s > %(at_s)s
     UNION ALL
-    SELECT s.end_s, -s.rate_micros_per_hour FROM billing_segment s JOIN billing_meter m
-        ON m.id = s.meter_id WHERE m.payer_id = %(payer)s AND NOT s.settled AND s.end_s > %(at_s)s
+    SELECT end_s, -rate_micros_per_hour FROM billing_segment
+        WHERE payer_id = %(payer)s AND NOT settled AND end_s > %(at_s)s
 ) AS steps GROUP BY step_s ORDER BY step_s
 """
 
@@ -98,7 +144,8 @@ def look_again(*, accounts: Collection[int], at_s: int) -> None:
 @transaction.atomic
 def refresh_all(*, at: datetime) -> int:
     """Compute every wallet's instant from nothing; return how many there are."""
-    ledger.lock(AccountBalance.objects.filter(account__kind=AccountKind.WALLET).values_list("pk", flat=True))
+    with connection.cursor() as cursor:
+        cursor.execute(LOCK_ALL)
     return _refresh(None, at_s=int(at.timestamp()))
 
 
@@ -145,12 +192,19 @@ def warn_due(*, at: datetime) -> list[RunningDryWarning]:
 
 
 def _refresh(accounts: list[int] | None, *, at_s: int) -> int:
-    with connection.cursor() as cursor:
-        cursor.execute(REFRESH, {"at_s": at_s, "payers": accounts, "horizon_s": HORIZON_S})
-        ahead = dict(cursor.fetchall())
+    facts = {"at_s": at_s, "payers": accounts, "horizon_s": HORIZON_S}
     credits = grants.credits_of(accounts)
-    for account_id in sorted(account_id for account_id, next_s in ahead.items() if next_s or account_id in credits):
-        _walk(account_id, credits=credits.get(account_id, []), at_s=at_s)
+    with connection.cursor() as cursor:
+        if accounts is None:
+            cursor.execute("DROP TABLE IF EXISTS pg_temp.billing_burn")
+            cursor.execute(SUM_ALL, facts)
+        cursor.execute(STORE_ALL if accounts is None else REFRESH, facts)
+        ahead = dict(cursor.fetchall())
+        changing = sorted(account_id for account_id, next_s in ahead.items() if next_s and account_id not in credits)
+        if changing:
+            cursor.execute(AHEAD, facts | {"payers": changing})
+    for account_id in sorted(credits.keys() & ahead.keys()):
+        _walk(account_id, credits=credits[account_id], at_s=at_s)
     return len(ahead)
 
 

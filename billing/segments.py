@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from itertools import groupby, pairwise
+from itertools import groupby, pairwise, zip_longest
 
 from django.db.models import F, Q
 
@@ -118,9 +118,13 @@ def rewrite(*, reference: str, member: int, lane: Lane) -> None:
     # Those that shrink first: the constraint lets no two overlap, not even on the way.
     for piece in sorted(moved, key=lambda p: FOREVER_S if p.end_s is None else p.end_s):
         Segment.objects.filter(pk=there[_identity(piece)].pk).update(end_s=piece.end_s)
-    settled = dict(meters.values_list("pk", "settled_at"))
+    own = meters.in_bulk()
     Segment.objects.bulk_create(
-        Segment(**vars(piece), settled=settled[piece.meter_id] is not None)
+        Segment(
+            **vars(piece),
+            payer_id=own[piece.meter_id].payer_id,
+            settled=own[piece.meter_id].settled_at is not None,
+        )
         for piece in wanted
         if _identity(piece) not in there
     )
@@ -168,15 +172,16 @@ def _identity(row: Piece | Segment) -> tuple[int, int, int, int]:
 
 
 def _chain(meters: Iterable[Meter]) -> None:
-    """Give each segment the numerator before it, and each meter that of its applied voids."""
+    """Give each segment the numerator before it and whether one follows, and each meter that of its applied voids."""
     for reading in read(meters).values():
         base, changed = 0, []
-        for segment in reading.segments:
-            if segment.base_num != base:
-                segment.base_num = base
+        for segment, following in zip_longest(reading.segments, reading.segments[1:]):
+            followed = following is not None and following.start_s == segment.end_s
+            if (segment.base_num, segment.followed) != (base, followed):
+                segment.base_num, segment.followed = base, followed
                 changed.append(segment)
             base += segment.rate_micros_per_hour * overlap_s(segment, 0, FOREVER_S if segment.end_s else 0)
-        Segment.objects.bulk_update(changed, ["base_num"])
+        Segment.objects.bulk_update(changed, ["base_num", "followed"])
         store_void_num(reading)
 
 

@@ -14,16 +14,17 @@ LEAD_S = 300  # how long ahead a move is published, unless the caller says other
 
 CUT = """
 WITH cut AS (
-    UPDATE billing_segment s SET end_s = %(from_s)s
+    UPDATE billing_segment s SET end_s = %(from_s)s, followed = true
     FROM billing_priceversion v, billing_meterfact f
     WHERE v.id = s.price_version_id AND f.id = s.fact_id AND f.follows AND v.series_id = %(series)s
         AND s.end_s IS NULL AND NOT s.settled AND s.start_s < %(from_s)s
     RETURNING s.*
 )
 INSERT INTO billing_segment
-    (meter_id, fact_id, price_version_id, quantity, rate_micros_per_hour, start_s, end_s, base_num, settled)
-SELECT meter_id, fact_id, %(version)s, quantity, quantity * %(price)s, %(from_s)s, NULL,
-    base_num + rate_micros_per_hour * (%(from_s)s - start_s), false
+    (meter_id, payer_id, fact_id, price_version_id, quantity, rate_micros_per_hour, start_s, end_s, base_num, settled,
+    followed)
+SELECT meter_id, payer_id, fact_id, %(version)s, quantity, quantity * %(price)s, %(from_s)s, NULL,
+    base_num + rate_micros_per_hour * (%(from_s)s - start_s), false, false
 FROM cut
 """
 
@@ -39,7 +40,7 @@ def move(
     running = Segment.objects.filter(
         price_version__series=version.series, fact__follows=True, end_s=None, settled=False
     ).exclude(price_version=version)
-    payers = sorted(set(running.values_list("meter__payer", flat=True)))
+    payers = sorted(set(running.values_list("payer", flat=True)))
     ledger.lock(payers)
     with connection.cursor() as cursor:
         cursor.execute(

@@ -68,6 +68,7 @@ class Meter(models.Model):
             models.Index(fields=["payer"], name="running_meters", condition=Q(settled_at__isnull=True)),
             models.Index(fields=["payee"], name="meters_of_payee"),
             models.Index(fields=["payer", "settled_at"], name="meters_of_payer"),
+            models.Index(fields=["id"], name="meters_with_voids", condition=~Q(void_num=0)),
         ]
 
     def __str__(self) -> str:
@@ -106,6 +107,8 @@ class Segment(models.Model):
     """[start_s, end_s) of a meter at one price. `base_num` is the exact numerator of the meter before it."""
 
     meter = models.ForeignKey(Meter, models.PROTECT, related_name="segments")
+    # As its meter: what burns a wallet's money is summed without looking at the meters.
+    payer = models.ForeignKey(Account, models.PROTECT, related_name="+", db_index=False)
     fact = models.ForeignKey(MeterFact, models.PROTECT, related_name="+")
     price_version = models.ForeignKey(PriceVersion, models.PROTECT, related_name="+", db_index=False)
     quantity = models.IntegerField()
@@ -114,6 +117,8 @@ class Segment(models.Model):
     end_s = models.BigIntegerField(null=True, blank=True)
     base_num = models.BigIntegerField(default=0)
     settled = models.BooleanField(default=False)  # as its meter, so that the close reads only what still runs
+    # The next one begins where this one ends, so that what is left of it is in that one's base.
+    followed = models.BooleanField(default=False)
 
     class Meta:
         constraints = [
@@ -126,7 +131,15 @@ class Segment(models.Model):
             ),
             models.CheckConstraint(condition=Q(rate_micros_per_hour__gte=0), name="rate_is_not_negative"),
         ]
-        indexes = [models.Index(fields=["end_s"], name="running_segments", condition=Q(settled=False))]
+        indexes = [
+            models.Index(fields=["end_s"], name="running_segments", condition=Q(settled=False)),
+            models.Index(fields=["payer"], name="segments_that_burn", condition=Q(settled=False)),
+            models.Index(
+                fields=["payer"],
+                name="segments_with_a_remainder",
+                condition=Q(settled=False, followed=False, end_s__isnull=False),
+            ),
+        ]
 
     def __str__(self) -> str:
         return f"segment of meter {self.meter_id} from {self.start_s}"

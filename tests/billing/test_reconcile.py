@@ -51,6 +51,8 @@ def _broken(**changes: object) -> set[str]:
         ({"end_s": 2_000_000_000}, "I6"),
         ({"base_num": 5}, "I7"),
         ({"rate_micros_per_hour": 5}, "I7"),
+        ({"followed": True}, "I7"),
+        ({"settled": False}, "I7"),
         ({"void_num": 3_600}, "I7"),
         ({"posted_micros": 1}, "I6"),
         ({"commission_bp": 9_999}, "I6"),
