@@ -8,7 +8,7 @@ from typing import Any
 
 LOOPS: dict[str, float] = {  # task name -> seconds between ticks
     "scheduler.place_pending": 1.0,
-    "scheduler.converge": 1.0,
+    "scheduler.converge": 0.5,  # a host that says "ready" is billed from then; this is how long its tenant waits
     "scheduler.expire_quotes": 5.0,
     "scheduler.stop_exhausted": 1.0,
     "scheduler.stop_over_budget": 60.0,
