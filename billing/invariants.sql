@@ -89,9 +89,10 @@ SELECT id, concat('base ', base_num, ', chain ', coalesce(chain, 0)) FROM (
 
 -- invariant: I7 a segment burns the money of its meter's payer, and a remainder is carried once
 SELECT s.id, concat('payer ', s.payer_id, ', of its meter ', m.payer_id, ', followed ', s.followed)
-FROM billing_segment s JOIN billing_meter m ON m.id = s.meter_id
-WHERE s.payer_id <> m.payer_id OR s.settled <> (m.settled_at IS NOT NULL) OR (s.followed AND NOT EXISTS (
-    SELECT FROM billing_segment n WHERE n.meter_id = s.meter_id AND n.start_s = s.end_s AND n.id <> s.id))
+FROM (SELECT *, lead(start_s) OVER (PARTITION BY meter_id ORDER BY start_s, end_s NULLS LAST, id) AS next_s
+    FROM billing_segment) s JOIN billing_meter m ON m.id = s.meter_id
+WHERE s.payer_id <> m.payer_id OR s.settled <> (m.settled_at IS NOT NULL)
+    OR (s.followed AND s.next_s IS DISTINCT FROM s.end_s)
 
 -- invariant: I7 a rate is its price times its quantity
 SELECT s.id, concat(s.rate_micros_per_hour, ' for ', s.quantity, ' x ', v.price_micros_per_hour)
