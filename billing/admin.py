@@ -14,7 +14,7 @@ from django.urls import URLPattern, path, reverse
 from apikit import clock
 from apikit.errors import DomainError
 from billing import currencies, models, operator_acts, price_list, pricing
-from tenants.models import Organization
+from tenants import organizations
 
 
 class ReadOnly(admin.ModelAdmin):  # type: ignore[type-arg]
@@ -33,7 +33,7 @@ class ReadOnly(admin.ModelAdmin):  # type: ignore[type-arg]
 
 
 class CreditForm(forms.Form):
-    organization = forms.ModelChoiceField(queryset=Organization.objects.order_by("name"))
+    organization = forms.ModelChoiceField(queryset=organizations.by_name())
     currency = forms.ChoiceField(choices=[(code, code) for code in sorted(currencies.CURRENCIES)])
     amount = forms.CharField(max_length=20, help_text="As a bank writes it: 12.34")
     reason = forms.CharField(max_length=200)

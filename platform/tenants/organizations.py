@@ -5,6 +5,7 @@ import zoneinfo
 from datetime import datetime
 
 from django.db import transaction
+from django.db.models import QuerySet
 
 from accounts.models import User
 from apikit.errors import DomainError, InvalidInput
@@ -54,6 +55,11 @@ def found(
         at=at,
     )
     return organization
+
+
+def by_name() -> QuerySet[Organization]:
+    """Return all organizations, for an operator to choose from."""
+    return Organization.objects.order_by("name")
 
 
 def _slug_of(name: str) -> str:
