@@ -55,7 +55,8 @@ def test_a_transaction_that_commits_late_is_not_skipped() -> None:
     late, early = make_host(), make_host()
     cursor = capacity.changed_since(None).cursor
     parameters = connection.get_connection_params()
-    with psycopg.connect(**{k: parameters[k] for k in ("dbname", "user", "password", "host", "port") if k in parameters}) as slow:
+    names = ("dbname", "user", "password", "host", "port")
+    with psycopg.connect(**{name: parameters[name] for name in names if name in parameters}) as slow:
         slow.execute("INSERT INTO agents_capacitychange (host_id) VALUES (%s)", [late.pk])
         with transaction.atomic():
             capacity.changed([early.pk])
