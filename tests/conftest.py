@@ -22,6 +22,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--histories", type=int, default=None, metavar="N", help="random histories per test (default: the test's own)"
     )
+    group.addoption(
+        "--fuzz-cases", type=int, default=None, metavar="N", help="schemathesis: requests per operation and mode"
+    )
 
 
 class NetworkIsOff(RuntimeError):

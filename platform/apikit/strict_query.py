@@ -49,7 +49,7 @@ def choice(*values: str) -> Reader:
             raise fault("bad_value", f"“{echoed(text)}” is not among them.", nearest=nearest(text, values))
         return text
 
-    return Described(read, {"enum": [*values]})
+    return Described(read, {"type": "string", "enum": [*values]})
 
 
 def choices(*values: str) -> Reader:
@@ -72,7 +72,7 @@ def _instant(text: str) -> datetime:
     return read_instant(text)
 
 
-flag: Reader = Described(_flag, {"enum": ["0", "1"]})
+flag: Reader = Described(_flag, {"type": "string", "enum": ["0", "1"]})
 instant: Reader = Described(_instant, {"type": "string", "format": "date-time"})
 
 

@@ -21,8 +21,8 @@ VERSION = "1"
 type Json = dict[str, Any]
 
 # Refusals that any door may give, and those of doors that read a body, change a version, or spend.
-_ALWAYS = (400, 401, 403, 404, 405, 414, 422, 429, 500, 503)
-_OF_WRITES = (402, 409, 410, 412, 413, 415, 428)
+_ALWAYS = (400, 401, 403, 404, 405, 409, 414, 422, 429, 500, 503)
+_OF_WRITES = (402, 410, 412, 413, 415, 428)
 _ABOUT = (
     "Compute as a service: GPU machines as one pool, leased by the second. Every POST takes an Idempotency-Key; every "
     "refusal is a problem document (RFC 9457); unknown fields and parameters are refused. Rules of meaning (the "
@@ -108,7 +108,8 @@ def _headers(operation: Operation) -> list[Json]:
         key = {"type": "string", "minLength": 1, "maxLength": 255, "pattern": "^[!-~]+$"}
         found.append(_parameter("Idempotency-Key", "header", key, required=True))
     if operation.method == "patch" or (operation.path.endswith("}") and operation.method == "delete"):
-        tag = {"type": "string", "pattern": '^(\\*|"[0-9]{1,9}")$'}
+        # Any other text is a version that the object does not have: 412.
+        tag = {"type": "string", "examples": ['"7"', "*"]}
         found.append(_parameter("If-Match", "header", tag, required=operation.method == "patch"))
     return found
 
