@@ -1,10 +1,12 @@
 """Doors: /leases, /offers and /quotes, since any of their writes may ask the decider."""
 
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from datetime import timedelta
 from functools import partial
 from typing import Any, ClassVar
 
+from django.core.handlers.asgi import ASGIRequest
+from django.http import StreamingHttpResponse
 from rest_framework.request import Request
 from rest_framework.response import Response
 
@@ -14,7 +16,7 @@ from billing import receipts
 from leasing import lifecycle, moves, parking, quotes, requesting
 from leasing.models import Lease, Quote
 from leasing.states import ACTIONS, EndReason, State
-from scheduler import doorbell, following, planning, recovery, rendering
+from scheduler import doorbell, following, planning, recovery, rendering, streaming
 from scheduler.lease_requests import ChangeEnd, EndRequest, LeaseEdit, LeaseRequest, ParkRequest, QuoteRequest
 from tenants.access import OrganizationView
 
@@ -161,13 +163,33 @@ def _new_end(lease: Lease, asked: dict[str, Any], *, sign: int) -> Any:
     return lease.end_at + timedelta(seconds=sign * asked["by_s"])
 
 
+def wants_stream(request: Request) -> bool:
+    """Say whether to stream: asked for, and by a process that holds streams (ASGI); others answer one page."""
+    kinds = [kind.partition(";")[0].strip() for kind in request.headers.get("Accept", "").split(",")]
+    return "text/event-stream" in kinds and isinstance(request._request, ASGIRequest)
+
+
+def _resumed(request: Request, position: int) -> int:
+    """Return where to go on: after the last message that the follower has seen, if it says so."""
+    last = request.headers.get("Last-Event-ID")
+    return position if not last else strict_query.read_header("Last-Event-ID", last, strict_query.integer(0, 2**62))
+
+
+def _stream(messages: AsyncIterator[str]) -> StreamingHttpResponse:
+    # X-Accel-Buffering: a proxy that gathers the answer would keep the follower waiting.
+    return StreamingHttpResponse(messages, content_type="text/event-stream", headers={"X-Accel-Buffering": "no"})
+
+
 class LeaseEvents(OrganizationView):
     policy: ClassVar = {"get": "leases:read"}
     query: ClassVar = {"get": {"after": strict_query.integer(0, 2**31), "wait_s": strict_query.integer(0, 30)}}
 
-    def get(self, request: Request, id: str) -> Response:
+    def get(self, request: Request, id: str) -> Response | StreamingHttpResponse:
+        """Events after a number; as a stream where `Accept` asks for one."""
         lease = self.found(self.mine(Lease), "lease", id)
         after = self.parameters.get("after", 0)
+        if wants_stream(request):
+            return _stream(streaming.events(lease, after=_resumed(request, after)))
         rows = following.events_after(lease, after=after, wait_s=self.parameters.get("wait_s", 0))
         last = rows[-1].seq if rows else after
         return Response({"items": [rendering.event(row) for row in rows], "next_after": last})
@@ -183,13 +205,17 @@ class LeaseLogs(OrganizationView):
         }
     }
 
-    def get(self, request: Request, id: str) -> Response:
+    def get(self, request: Request, id: str) -> Response | StreamingHttpResponse:
+        """What a member printed from a byte on; as a stream where `Accept` asks for one."""
         lease = self.found(self.mine(Lease), "lease", id)
+        member, offset = self.parameters.get("member", 0), self.parameters.get("offset", 0)
+        if wants_stream(request):
+            return _stream(streaming.output(lease, member=member, offset=_resumed(request, offset)))
         return Response(
             following.logs_from(
                 lease,
-                member=self.parameters.get("member", 0),
-                offset=self.parameters.get("offset", 0),
+                member=member,
+                offset=offset,
                 wait_s=self.parameters.get("wait_s", 0),
             )
         )

@@ -15,6 +15,7 @@ from leasing.states import State
 
 MAX_WAITING = 12
 LOOK_EVERY_S = 0.2
+EVENTS_AT_ONCE = 500
 _waiting = threading.BoundedSemaphore(MAX_WAITING)
 
 
@@ -42,8 +43,8 @@ def wait_for_change(lease: Lease, *, wait_s: int) -> Lease:
 
 def events_after(lease: Lease, *, after: int, wait_s: int) -> list[LeaseEvent]:
     rows = LeaseEvent.objects.filter(lease=lease, seq__gt=after).order_by("seq")
-    _until(lambda: rows.exists() or _is_over(lease), wait_s=wait_s)
-    return list(rows.all()[:500])
+    _until(lambda: rows.exists() or is_over(lease), wait_s=wait_s)
+    return list(rows.all()[:EVENTS_AT_ONCE])
 
 
 def logs_from(lease: Lease, *, member: int, offset: int, wait_s: int) -> dict[str, Any]:
@@ -52,8 +53,8 @@ def logs_from(lease: Lease, *, member: int, offset: int, wait_s: int) -> dict[st
     def read() -> logs.Page:
         return logs.read(reference=lease.public_id, member=member, offset=offset)
 
-    _until(lambda: bool(read().text) or _is_over(lease), wait_s=wait_s)
-    over = _is_over(lease)  # before the read: what came in between is then in it
+    _until(lambda: bool(read().text) or is_over(lease), wait_s=wait_s)
+    over = is_over(lease)  # before the read: what came in between is then in it
     page = read()
     return {
         "items": [{"offset": page.offset, "text": page.text}] if page.text else [],
@@ -62,5 +63,5 @@ def logs_from(lease: Lease, *, member: int, offset: int, wait_s: int) -> dict[st
     }
 
 
-def _is_over(lease: Lease) -> bool:
+def is_over(lease: Lease) -> bool:
     return Lease.objects.filter(pk=lease.pk, state=State.ENDED).exists()

@@ -114,6 +114,14 @@ def read(sent: QueryDict, readers: Mapping[str, Reader]) -> dict[str, Any]:
     return values
 
 
+def read_header(name: str, text: str, reader: Reader) -> Any:
+    """Return the value of a header, or raise InvalidInput."""
+    try:
+        return reader(text)
+    except Faults as exc:
+        raise InvalidInput("See `errors`.", errors=[_about(name, found) for found in exc.faults]) from None
+
+
 def _read_one(name: str, sent: list[str], readers: Mapping[str, Reader]) -> Any:
     if name not in readers:
         close = nearest(name, readers)

@@ -107,6 +107,9 @@ def _headers(operation: Operation) -> list[Json]:
     if operation.method == "post":
         key = {"type": "string", "minLength": 1, "maxLength": 255, "pattern": "^[!-~]+$"}
         found.append(_parameter("Idempotency-Key", "header", key, required=True))
+    if operation.streams:
+        last = {"type": "string", "pattern": "^[0-9]{1,18}$", "description": "the id of the last message of a stream"}
+        found.append(_parameter("Last-Event-ID", "header", last, required=False))
     if operation.method == "patch" or (operation.path.endswith("}") and operation.method == "delete"):
         # Any other text is a version that the object does not have: 412.
         tag = {"type": "string", "examples": ['"7"', "*"]}
@@ -132,8 +135,10 @@ def _success(operation: Operation) -> Json:
     if operation.form.startswith("text/"):
         return {"description": "The document.", "content": {operation.form: {"schema": {"type": "string"}}}}
     name = "Page" if operation.form == "list" else "Object"
-    schema = {"$ref": f"#/components/schemas/{name}"}
-    return {"description": "Done.", "content": {"application/json": {"schema": schema}}}
+    content: Json = {"application/json": {"schema": {"$ref": f"#/components/schemas/{name}"}}}
+    if operation.streams:
+        content["text/event-stream"] = {"schema": {"type": "string"}}
+    return {"description": "Done.", "content": content}
 
 
 _PAGE: Json = {

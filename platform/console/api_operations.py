@@ -31,6 +31,7 @@ class Operation:
     answers: tuple[int, ...] = (200,)
     public: bool = False
     needs: tuple[str, ...] = ()  # query parameters that must be there
+    streams: bool = False  # answers server-sent events too, where `Accept` asks for them
 
 
 def _get(name: str, path: str, form: str = "object") -> Operation:
@@ -81,8 +82,8 @@ OPERATIONS: tuple[Operation, ...] = (
     _act("lease_extend", f"{_LEASE}/actions/extend", lease_requests.ChangeEnd, optional=False),
     _act("lease_shorten", f"{_LEASE}/actions/shorten", lease_requests.ChangeEnd, optional=False),
     _act("lease_restart", f"{_LEASE}/actions/restart", lease_requests.EndRequest),
-    _list("lease_events", f"{_LEASE}/events"),
-    _list("lease_logs", f"{_LEASE}/logs"),
+    Operation("lease_events", "get", f"{_LEASE}/events", "list", streams=True),
+    Operation("lease_logs", "get", f"{_LEASE}/logs", "list", streams=True),
     _list("lease_members", f"{_LEASE}/members"),
     _get("lease_charges", f"{_LEASE}/charges"),
     _get("lease_receipt", f"{_LEASE}/receipt"),
