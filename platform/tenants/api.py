@@ -30,7 +30,8 @@ class RotateBody(StrictSerializer):
 
 
 class MemberBody(StrictSerializer):
-    email = Text(max_length=254, pattern=r"[A-Za-z0-9.!#$%&'*+/=?^_`{|}~-]{1,64}@[A-Za-z0-9-]+(\.[A-Za-z0-9-]+)+")
+    # It becomes the name to sign in with, which has 150 characters at most.
+    email = Text(max_length=150, pattern=r"[A-Za-z0-9.!#$%&'*+/=?^_`{|}~-]{1,64}@[A-Za-z0-9-]+(\.[A-Za-z0-9-]+)+")
     role = Choice(choices=Role.values)
 
 

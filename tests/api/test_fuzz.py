@@ -3,6 +3,7 @@
 `make fuzz-api ARGS="--fuzz-cases 300"` tries that many requests per operation; the normal run a few.
 """
 
+import copy
 import re
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -25,6 +26,7 @@ from schemathesis.specs.openapi.checks import (
 )
 
 from apikit import clock, outbound
+from console import api_description
 from console.api_operations import OPERATIONS, Operation
 from tenants.models import Organization, Role
 from tests.api.conftest import FUZZED
@@ -83,7 +85,14 @@ def described() -> Iterator[Any]:
     ends = (request_started, request_finished)
     for signal in ends:
         signal.disconnect(close_old_connections)
-    yield schemathesis.openapi.from_wsgi("/api/v1/openapi.json", get_wsgi_application())
+    # Without its security: every request has the key, so none that is made wrong lacks it.
+    open_to_all = {
+        name: value for name, value in copy.deepcopy(api_description.document()).items() if name != "security"
+    }
+    del open_to_all["components"]["securitySchemes"]
+    loaded = schemathesis.openapi.from_dict(open_to_all)
+    loaded.app = get_wsgi_application()
+    yield loaded
     for signal in ends:
         signal.connect(close_old_connections)
 
@@ -113,7 +122,7 @@ def test_an_operation_does_what_its_description_says(
         with transaction.atomic():  # each request finds the same world
             answer = case.call(headers={"Authorization": f"Bearer {secret}"})
             transaction.set_rollback(True)
-        case.validate_response(answer, checks=CHECKS, headers={"Authorization": f"Bearer {secret}"})
+        case.validate_response(answer, checks=CHECKS)
 
     for mode in (GenerationMode.POSITIVE, GenerationMode.NEGATIVE):
         if mode is GenerationMode.NEGATIVE and not can_be_wrong(operation):
