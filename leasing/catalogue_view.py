@@ -8,7 +8,7 @@ from django.db import connection
 from catalogue.models import GpuModel, Region
 from leasing.grammar import Catalogue, Gpu
 
-# An operator's edit of the catalogue shows in every process after this long; a new row at once.
+# An operator's edit of a model shows in every process after this long; a name, or a region's currency, at once.
 KEEP_S = 10
 
 
@@ -19,13 +19,13 @@ class View:
     memory_gib: dict[str, int]
 
 
-_kept: tuple[tuple[int, int], float, View] | None = None
+_kept: tuple[tuple[str | None, str | None], float, View] | None = None
 
 
 def current() -> View:
-    """Return the catalogue; kept in the process for KEEP_S, or until a model or region comes or goes."""
+    """Return the catalogue; kept in the process for KEEP_S, or until a model or region comes, goes or is renamed."""
     global _kept
-    key = _sizes()
+    key = _names()
     if _kept and _kept[0] == key and time.monotonic() - _kept[1] < KEEP_S:
         return _kept[2]
     gpus = tuple(
@@ -48,9 +48,15 @@ def current() -> View:
     return view
 
 
-def _sizes() -> tuple[int, int]:
-    # One question for both: it is asked with every request for a lease.
+# One question for both: it is asked with every request for a lease.
+_NAMES = """
+SELECT (SELECT md5(string_agg(slug, ',' ORDER BY slug)) FROM catalogue_gpumodel),
+    (SELECT md5(string_agg(slug || ':' || currency, ',' ORDER BY slug)) FROM catalogue_region)
+"""
+
+
+def _names() -> tuple[str | None, str | None]:
     with connection.cursor() as cursor:
-        cursor.execute("SELECT (SELECT count(*) FROM catalogue_gpumodel), (SELECT count(*) FROM catalogue_region)")
+        cursor.execute(_NAMES)
         (models, regions) = cursor.fetchone()
-    return int(models), int(regions)
+    return models, regions
