@@ -108,7 +108,8 @@ def _headers(operation: Operation) -> list[Json]:
         key = {"type": "string", "minLength": 1, "maxLength": 255, "pattern": "^[!-~]+$"}
         found.append(_parameter("Idempotency-Key", "header", key, required=True))
     if operation.streams:
-        last = {"type": "string", "pattern": "^[0-9]{1,18}$", "description": "the id of the last message of a stream"}
+        # Read by streams alone, and refused there if it is no number.
+        last = {"type": "string", "examples": ["42"], "description": "the id of the last message of a stream"}
         found.append(_parameter("Last-Event-ID", "header", last, required=False))
     if operation.method == "patch" or (operation.path.endswith("}") and operation.method == "delete"):
         # Any other text is a version that the object does not have: 412.
