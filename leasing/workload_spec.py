@@ -38,6 +38,7 @@ def build(
         "NPROC_PER_NODE": str(len(own.uuids)),
         "WORLD_SIZE": str(world),
         "GPUYARD_NODE_IPS": ",".join(addresses),
+        "GPUYARD_LEASE_ID": lease_id,  # here, since hosts drop GPUYARD_* from what a tenant names
     }
     if not with_fabric:
         rendezvous["NCCL_IB_DISABLE"] = "1"
@@ -45,7 +46,7 @@ def build(
         image=image_reference,
         devices=list(own.uuids),
         command=list(command) if command is not None else None,
-        env={**env, "GPUYARD_LEASE_ID": lease_id},
+        env=dict(env),
         ports=list(ports),
         ssh_keys=list(ssh_keys),
         rendezvous=rendezvous,

@@ -173,8 +173,10 @@ def _start_trouble(workload: Workload, at: datetime) -> str | None:
 
 def _start_failed(lease: Lease, workload: Workload, trouble: str, at: datetime) -> None:
     detail = f"{trouble} on {workload.host.name}: {workload.detail}"[:300]
-    if workload.exit_code == 0 and trouble == "exited_early":
-        lifecycle.end(lease_id=lease.pk, reason=EndReason.COMPLETED, at=at, detail=detail, exit_code=0)
+    if workload.exit_code is not None and trouble == "exited_early":
+        # Its own command ended, well or badly, before it was seen to run: another host would see the same.
+        code = workload.exit_code
+        lifecycle.end(lease_id=lease.pk, reason=EndReason.COMPLETED, at=at, detail=detail, exit_code=code)
     elif lease.failed_starts + 1 >= lifecycle.MAX_FAILED_STARTS:
         lifecycle.end(lease_id=lease.pk, reason=EndReason.FAILED_TO_START, at=at, detail=detail)
     else:

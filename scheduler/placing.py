@@ -18,7 +18,7 @@ from leasing import lifecycle, moves, promised_price
 from leasing.calendar import CLEANING_MARGIN_S, DevicesTaken
 from leasing.lifecycle import Assignment
 from leasing.models import Lease
-from leasing.states import State
+from leasing.states import EndReason, State
 from scheduler import pool as pools
 from scheduler.placement import Ask, Placement, Refusal, Want
 from scheduler.pool import Pool, seconds
@@ -184,6 +184,12 @@ def _place(
     ask = replace(ask, exclude_hosts=ask.exclude_hosts | but)
     answer = pool.decide(ask)
     if isinstance(answer, Refusal):
+        if lease.avoid_hosts and _failed_everywhere(lease, answer):
+            last = lease.events.filter(to_state=State.PENDING).order_by("-seq").first()
+            lifecycle.end(
+                lease_id=lease.pk, reason=EndReason.FAILED_TO_START, at=at, detail=last.detail if last else ""
+            )
+            return False
         done.waiting += 1
         ahead = shadow(pool, ask, answer, organization=lease.organization_id)
         if ahead is not None:
@@ -231,6 +237,13 @@ def _withheld(act: Assignment, placement: Placement, pool: Pool) -> frozenset[st
                 and pays < pool.capacity[UUID(key.split("/")[0])].price_floor_micros
             }  # fmt: skip
     return frozenset(found)
+
+
+def _failed_everywhere(lease: Lease, refusal: Refusal) -> bool:
+    """Tell whether nothing but its own failed starts is in the way: it would wait for ever."""
+    asked = lease.constraints
+    named = asked.get("exclude_hosts") or asked.get("exclude_owners")
+    return not named and bool(refusal.reasons) and all(reason.code == "excluded" for reason in refusal.reasons)
 
 
 def shadow(pool: Pool, ask: Ask, refusal: Refusal, *, organization: Any) -> tuple[Placement, int, int | None] | None:

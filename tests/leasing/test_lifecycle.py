@@ -316,3 +316,37 @@ def test_released_ranges_stay_in_the_calendar(host: Host) -> None:
 
     (row,) = Allocation.objects.filter(Q(lease=lease))
     assert row.released_at == row.during.upper == after(61)
+
+
+def test_a_command_that_ends_before_it_was_seen_to_run_has_completed_with_its_code(host: Host) -> None:
+    lease = make_lease(command=["false"])
+    place(at=NOON)
+    say(lease, "exited", at=after(1), failure="exited_early", exit_code=3)
+
+    converging.converge(at=after(2))
+
+    lease.refresh_from_db()
+    assert (lease.ending_reason, lease.exit_code) == (EndReason.COMPLETED, 3)
+    assert lease.members.count() == 1
+
+
+def test_a_lease_that_failed_to_start_on_every_host_there_is_ends_and_does_not_wait_for_ever(host: Host) -> None:
+    lease = make_lease()
+    place(at=NOON)
+    say(lease, "exited", at=after(1), failure="image_not_found", detail="no such image")
+    converging.converge(at=after(2))
+    say(lease, "gone", at=after(3))
+    converging.converge(at=after(4))
+
+    place(at=after(5))
+
+    lease.refresh_from_db()
+    assert (lease.state, lease.ending_reason) == (State.ENDED, EndReason.FAILED_TO_START)
+    assert "no such image" in lease.ending_detail
+
+
+def test_a_container_knows_its_lease(host: Host) -> None:
+    lease = make_lease()
+    place(at=NOON)
+
+    assert Workload.objects.get().spec["rendezvous"]["GPUYARD_LEASE_ID"] == lease.public_id
