@@ -19,9 +19,7 @@ PACKAGES = [
 SOURCES = sorted(path for package in PACKAGES for path in package.rglob("*.py"))
 # Names that say what kind of thing is inside, not which.
 NAMES_THAT_ATTRACT = {"utils", "util", "services", "service", "helpers", "helper", "core", "common", "misc", "lib"}
-OF_ONE_MACHINE = re.compile(
-    r"/work/(?:main|shared|notes|\.library)|/root/\.|/home/\w+/|pythonhosted|extra-index-url|--index-url|find-links"
-)
+OF_ONE_MACHINE = re.compile(r"/root/\.|/home/\w+/|pythonhosted|extra-index-url|--index-url|find-links")
 # Lists of what was locked, and this file, which must say what it looks for.
 MAY_NAME_MACHINES = {"uv.lock", "tests/test_layout.py"}
 
