@@ -10,7 +10,7 @@ from rest_framework.views import APIView
 
 from apikit import clock, strict_query
 from apikit.errors import InvalidInput, NotFound
-from billing import entries, price_list, rendering, stripe
+from billing import entries, price_list, rendering, spot_rule, stripe
 
 HISTORY_DAYS = 90
 PRICE_OF = {"sku": strict_query.text(80), "region": strict_query.text(60)}
@@ -29,11 +29,15 @@ class MarketPrices(PublicView):
     def get(self, request: Request) -> Response:
         asked = strict_query.read(request.query_params, PRICE_OF)
         versions = price_list.in_force(at=clock.now(), sku=asked.get("sku"), region=asked.get("region"))
-        return Response({"items": [rendering.price(version) for version in versions]})
+        shown = [rendering.price(version) for version in versions]
+        return Response({"items": shown, "spot_rule": spot_rule.published()})
 
 
 class MarketHistory(PublicView):
-    """Every version of the prices of one model in one region, with its cause, for the last 90 days and ahead."""
+    """Every version of the prices of one model in one region, with its cause, for the last 90 days and ahead.
+
+    The cause of a spot price names the rule, and how much of the GPUs was in use.
+    """
 
     query = {"get": PRICE_OF}
 

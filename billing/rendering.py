@@ -53,6 +53,8 @@ def price(version: PriceVersion) -> dict[str, Any]:
         "from": instant(version.during.lower),
         "to": instant_or_none(version.during.upper),
         "cause": version.cause,
+        "published_at": instant(version.published_at),
+        "version": version.pk,
     }
 
 

@@ -155,7 +155,9 @@ class Lease(models.Model):
 
     @property
     def price_term(self) -> str:
-        """The term as the price list names it."""
+        """The term by which it is priced: spot with its notice, reserved with its period."""
+        if self.term_kind == self.TermKind.SPOT:
+            return f"spot:{self.notice_s}"
         return f"reserved:{self.period}" if self.term_kind == self.TermKind.RESERVED else str(self.term_kind)
 
 

@@ -14,7 +14,7 @@ from django.db import transaction
 from agents import workloads
 from apikit.errors import DomainError
 from billing import metering, price_list
-from leasing import calendar, starting
+from leasing import calendar, promised_price, starting
 from leasing.models import Allocation, Lease, LeaseMember
 from leasing.moves import WrongState, locked, move, record
 from leasing.states import State
@@ -52,7 +52,7 @@ def park(*, lease_id: UUID, keep: str, at: datetime, last_good: datetime | None 
 
 def _start_hold_meters(lease: Lease, *, at: datetime) -> None:
     for member in lease.members.filter(epoch=lease.epoch).select_related("host__zone__region"):
-        series = price_list.Series(
+        series = promised_price.series(
             sku=lease.sku, region=member.host.zone.region.slug, tier=member.host.tier, term=lease.price_term,
             use="hold", currency=lease.currency,
         )  # fmt: skip

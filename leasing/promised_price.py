@@ -12,11 +12,25 @@ from leasing.catalogue_view import View
 from leasing.grammar import Option
 
 SECONDS_PER_HOUR = 3600
+DEFAULT_NOTICE_S = 120
+NOTICES_S = (0, 120, 600)  # a spot lease chooses one; each has its own price
 
 
 class NothingForSale(DomainError):
     slug = "no-capacity"
     title = "Nothing of this kind is for sale there"
+
+
+def term_and_notice(term: str) -> tuple[str, int]:
+    """Return how the price list names a price term, and its notice: `spot:600` is spot with 600 s; `spot` has 120 s."""
+    kind, _, notice = term.partition(":")
+    return ("spot", int(notice or DEFAULT_NOTICE_S)) if kind == "spot" else (term, 0)
+
+
+def series(*, sku: str, region: str, tier: str, term: str, use: str, currency: str) -> price_list.Series:
+    """Return the series that prices a lease of this price term."""
+    kind, notice_s = term_and_notice(term)
+    return price_list.Series(sku, region, tier, kind, use, currency, notice_s)
 
 
 def sku(*, model: str, slice_name: str | None) -> str:
@@ -39,12 +53,13 @@ def highest_micros_per_hour(
     Raises NothingForSale when no alternative has a price in these regions.
     """
     allowed = set(regions)
+    kind, notice_s = term_and_notice(term)
     dearest: int | None = None
     for option in options:
         places = {option.region} & allowed if option.region else allowed
         found = PriceVersion.objects.filter(
             Q(series__sku__in=skus(option, view), series__region__in=places),
-            series__currency=currency, series__term=term, series__use="active", series__notice_s=0,
+            series__currency=currency, series__term=kind, series__use="active", series__notice_s=notice_s,
             during__contains=at,
         ).aggregate(top=Max("price_micros_per_hour"))["top"]  # fmt: skip
         if found is not None:
@@ -62,10 +77,10 @@ def frozen(
 
     Raises NotForSale.
     """
-    series = price_list.Series(sku=sku, region=region, tier=tier, term=term, use="active", currency=currency)
+    sold_as = series(sku=sku, region=region, tier=tier, term=term, use="active", currency=currency)
     try:
-        promised = price_list.version_at(series=series, at=priced_at)
+        promised = price_list.version_at(series=sold_as, at=priced_at)
     except price_list.NotForSale:
-        return price_list.version_at(series=series, at=at)
+        return price_list.version_at(series=sold_as, at=at)
     too_dear = cap_micros is not None and promised.price_micros_per_hour > cap_micros
-    return price_list.version_at(series=series, at=at) if too_dear else promised
+    return price_list.version_at(series=sold_as, at=at) if too_dear else promised

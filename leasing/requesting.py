@@ -48,6 +48,8 @@ class Wanted:
 
     @property
     def price_term(self) -> str:
+        if self.term.kind == "spot":
+            return f"spot:{self.manners.get('notice_s', promised_price.DEFAULT_NOTICE_S)}"
         return f"reserved:{self.term.period}" if self.term.kind == "reserved" else self.term.kind
 
 

@@ -11,9 +11,11 @@ from django.template.response import TemplateResponse
 from apikit import clock
 from audit import log
 from leasing.admin import LeaseAdmin as LeasePages
+from leasing.admin import ReadOnly
 from leasing.models import Lease
 from leasing.states import EndReason
 from scheduler import recovery
+from scheduler.models import SpotStep
 
 
 class ReasonForm(forms.Form):
@@ -48,3 +50,15 @@ class LeaseAdmin(LeasePages):
             )  # fmt: skip
         messages.success(request, f"{len(leases)} leases end now: {reason}")
         return None
+
+
+@admin.register(SpotStep)
+class SpotStepAdmin(ReadOnly):
+    list_display = ["series", "at", "rule", "used_percent", "version"]
+    list_filter = ["series__region", "series__notice_s", "rule"]
+    search_fields = ["series__sku", "series__region"]
+    list_select_related = ["series", "version"]
+
+    @admin.display(description="in use", ordering="used_bp")
+    def used_percent(self, step: SpotStep) -> str:
+        return "" if step.used_bp is None else f"{step.used_bp / 100:.2f} %"

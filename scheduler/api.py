@@ -21,7 +21,7 @@ from scheduler.lease_requests import ChangeEnd, EndRequest, LeaseEdit, LeaseRequ
 from tenants.access import OrganizationView
 
 DEFAULT_TTL_S = 120
-TERMS = ("on_demand", "spot", "reserved:P1W", "reserved:P1M", "reserved:P1Y")
+TERMS = ("on_demand", "spot", "spot:0", "spot:120", "spot:600", "reserved:P1W", "reserved:P1M", "reserved:P1Y")
 
 
 class LeaseCollection(OrganizationView):

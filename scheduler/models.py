@@ -1,6 +1,8 @@
-"""One table: how the loops fare. What they do is due by other tables' rows."""
+"""How the loops fare, and the last step of each spot price. What else they do is due by other tables' rows."""
 
 from django.db import models
+
+from billing.models import PriceSeries, PriceVersion
 
 
 class LoopProgress(models.Model):
@@ -20,3 +22,17 @@ class LoopProgress(models.Model):
 
     def __str__(self) -> str:
         return self.name
+
+
+class SpotStep(models.Model):
+    """The last step of a spot price by the rule: once per slot of ten minutes. Its history is that of the price."""
+
+    series = models.OneToOneField(PriceSeries, models.PROTECT, primary_key=True, related_name="spot_step")
+    slot = models.PositiveBigIntegerField()
+    at = models.DateTimeField()
+    rule = models.CharField(max_length=20, blank=True)
+    used_bp = models.PositiveIntegerField(null=True)  # of the GPUs of its kind; None while there are none
+    version = models.ForeignKey(PriceVersion, models.PROTECT, null=True, related_name="+")  # None: it stayed
+
+    def __str__(self) -> str:
+        return f"step of {self.series} in slot {self.slot}"

@@ -17,6 +17,7 @@ from agents import availability
 from agents.models import Device, Host
 from billing.models import PriceVersion
 from catalogue.models import GpuModel
+from leasing import promised_price
 from leasing.calendar import Seat as CalendarSeat
 from leasing.models import Allocation
 from scheduler.placement import Ask, Busy, Decider, DeviceView, HostView, Placement, Refusal, units_mask
@@ -88,10 +89,15 @@ def load(*, term: str, currency: str, at: datetime) -> Pool:
     A host that is as it was at the last load in this process is the same object again, so that what the decider
     remembers of it still holds.
     """
+    kind, notice_s = promised_price.term_and_notice(term)
     prices = {
         (version.series.sku, version.series.region, version.series.tier): version
         for version in PriceVersion.objects.filter(
-            series__currency=currency, series__term=term, series__use="active", series__notice_s=0, during__contains=at
+            series__currency=currency,
+            series__term=kind,
+            series__use="active",
+            series__notice_s=notice_s,
+            during__contains=at,
         ).select_related("series")
     }
     hosts = {

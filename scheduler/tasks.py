@@ -5,7 +5,7 @@ from django.conf import settings
 
 from apikit import clock
 from leasing import quotes
-from scheduler import converging, doorbell, placing
+from scheduler import converging, doorbell, placing, spot_prices
 
 
 @shared_task(name="scheduler.place_pending")  # type: ignore[untyped-decorator]
@@ -32,3 +32,8 @@ def stop_exhausted(**_: object) -> None:
 @shared_task(name="scheduler.stop_over_budget")  # type: ignore[untyped-decorator]
 def stop_over_budget(**_: object) -> None:
     converging.stop_over_budget(at=clock.now())
+
+
+@shared_task(name="scheduler.step_spot_prices")  # type: ignore[untyped-decorator]
+def step_spot_prices(**_: object) -> None:
+    spot_prices.step_due(at=clock.now())

@@ -69,8 +69,11 @@ def price(
 ) -> PriceVersion:
     """Put one GPU of a model on the price list from NOON on, in the region's currency."""
     currency = Region.objects.get(slug=region).currency
-    series = price_list.Series(sku=sku, region=region, tier="verified", term=term, use="active", currency=currency)
-    return price_list.publish(series=series, price_micros_per_hour=micros, starts_at=NOON, cause="test", at=NOON)
+    notices_s = (0, 600, 120) if term == "spot" else (0,)  # the last, whose version is returned, is the usual one
+    for notice_s in notices_s:
+        series = price_list.Series(sku, region, "verified", term, "active", currency, notice_s)
+        version = price_list.publish(series=series, price_micros_per_hour=micros, starts_at=NOON, cause="test", at=NOON)
+    return version
 
 
 def make_tenant(*, micros: int = 1_000_000_000, currency: str = "XTS", **fields: Any) -> Organization:

@@ -26,7 +26,8 @@ from tenants.models import ApiKey, Organization
 
 REGION = "sim"
 MICROS_PER_GIB_HOUR = 25_000
-TERMS = {"on_demand": 100, "spot": 40, "reserved:P1W": 90, "reserved:P1M": 75, "reserved:P1Y": 55}  # percent
+TERMS = {"on_demand": 100, "reserved:P1W": 90, "reserved:P1M": 75, "reserved:P1Y": 55}  # percent
+SPOT_BY_NOTICE_S = {0: 40, 120: 45, 600: 50}  # percent; who must be told longer ahead pays more
 FIRST_MONEY_MICROS = 10_000 * 1_000_000
 HOLD_PERCENT = 50
 # What a reserved lease pays at least if its tenant ends it early (docs/decisions/0004).
@@ -63,13 +64,16 @@ def publish_prices(*, at: datetime) -> int:
 
 def _prices_of(model: GpuModel, region: Region) -> Iterator[FirstPrice]:
     per_hour = (model.memory_gib or 0) * MICROS_PER_GIB_HOUR
-    for term, percent in TERMS.items():
+    kinds = [(term, 0, percent) for term, percent in TERMS.items()]
+    kinds += [("spot", notice_s, percent) for notice_s, percent in SPOT_BY_NOTICE_S.items()]
+    for term, notice_s, percent in kinds:
         for part in ("", *model.fractions):
             micros = int(per_hour * Fraction(part or 1)) * percent // 100
             sku = f"{model.slug}/{part}" if part else model.slug
             series = price_list.Series(
-                sku=sku, region=region.slug, tier="verified", term=term, use="active", currency=region.currency
-            )
+                sku=sku, region=region.slug, tier="verified", term=term, use="active", currency=region.currency,
+                notice_s=notice_s,
+            )  # fmt: skip
             yield FirstPrice(series, micros, COMMITTED_S.get(term, 0))
             yield FirstPrice(replace(series, use="hold"), micros * HOLD_PERCENT // 100)
 

@@ -46,8 +46,9 @@ class World:
             factories.make_gpu_model(model, aliases=[model.rpartition("_")[0]] if "4090" in model else [])
             for term in TERMS:
                 series = price_list.Series(
-                    sku=model, region="bj", tier="verified", term=term, use="active", currency=self.currency
-                )
+                    sku=model, region="bj", tier="verified", term=term, use="active", currency=self.currency,
+                    notice_s=120 if term == "spot" else 0,
+                )  # fmt: skip
                 start = self.at - timedelta(days=1)
                 price_list.publish(
                     series=series, price_micros_per_hour=3_600_000, starts_at=start, cause="test", at=start

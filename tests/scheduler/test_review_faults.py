@@ -298,7 +298,7 @@ def test_a_spot_lease_is_never_charged_above_its_cap() -> None:
     price(term="spot", micros=2_000_000)
     cap = {"max_price": {"amount": "3.000000", "currency": "XTS", "amount_micros": 3_000_000}}
     lease = make_active_lease(term="spot", constraints=cap)
-    series = price_list.Series(sku="A100_80G", region="sim", tier="verified", term="spot", use="active", currency="XTS")
+    series = price_list.Series("A100_80G", "sim", "verified", "spot", "active", "XTS", notice_s=120)
     spot.move(series=series, price_micros_per_hour=4_000_000, starts_at=after(602), cause="test", at=after(302))
     hear(lease, at=after(605))
 
