@@ -99,6 +99,13 @@ def read(*, reference: str, member: int, offset: int, limit: int = READ_LIMIT) -
     return Page(text=raw.decode(errors="replace"), offset=start, next_offset=start + len(raw), end=end)
 
 
+def offset_at(*, reference: str, member: int, since: datetime) -> int:
+    """Return where the first piece begins that was received at `since` or later; the end if there is none."""
+    chunks = LogChunk.objects.filter(reference=reference, member=member, at__gte=since)
+    first = chunks.order_by("position").values_list("position", flat=True).first()
+    return end_of(reference, member) if first is None else first
+
+
 def end_of(reference: str, member: int) -> int:
     """Return the length of the stream so far, in bytes, also of what is not kept any more."""
     last = LogChunk.objects.filter(reference=reference, member=member).order_by("-position").first()

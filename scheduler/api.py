@@ -201,14 +201,18 @@ class LeaseLogs(OrganizationView):
         "get": {
             "member": strict_query.integer(0, 255),
             "offset": strict_query.integer(0, 2**62),
+            "since": strict_query.instant,
             "wait_s": strict_query.integer(0, 30),
         }
     }
 
     def get(self, request: Request, id: str) -> Response | StreamingHttpResponse:
-        """What a member printed from a byte on; as a stream where `Accept` asks for one."""
+        """What a member printed from a byte on, or since an instant; as a stream where `Accept` asks for one."""
         lease = self.found(self.mine(Lease), "lease", id)
         member, offset = self.parameters.get("member", 0), self.parameters.get("offset", 0)
+        if "since" in self.parameters:
+            began = following.output_since(lease, member=member, since=self.parameters["since"])
+            offset = max(offset, began)
         if wants_stream(request):
             return _stream(streaming.output(lease, member=member, offset=_resumed(request, offset)))
         return Response(

@@ -7,6 +7,7 @@ client must be ready for anyhow. Streams for thousands are another process (ASGI
 import threading
 import time
 from collections.abc import Callable
+from datetime import datetime
 from typing import Any
 
 from agents import logs
@@ -61,6 +62,11 @@ def logs_from(lease: Lease, *, member: int, offset: int, wait_s: int) -> dict[st
         "next_offset": page.next_offset,
         "end": over and page.next_offset >= page.end,
     }
+
+
+def output_since(lease: Lease, *, member: int, since: datetime) -> int:
+    """Return the byte offset at which that begins which was received at `since` or later."""
+    return logs.offset_at(reference=lease.public_id, member=member, since=since)
 
 
 def is_over(lease: Lease) -> bool:

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
 
-from agents.models import Workload
+from agents.models import Host, Workload
 from apikit.money import Money
 from billing import metering
 from leasing.models import Allocation, Lease, LeaseEvent, LeaseMember, Quote
@@ -127,6 +127,7 @@ def _member(member: LeaseMember, workload: Workload | None, held: list[Allocatio
         "container": (workload.container or None) if workload else None,
         "image_digest": (workload.image_digest or None) if workload else None,
         "ports": workload.ports if workload else {},
+        "endpoints": _endpoints(member.host, workload),
         "gpu_count": member.gpu_count,
         "gpus": [
             {
@@ -138,6 +139,14 @@ def _member(member: LeaseMember, workload: Workload | None, held: list[Allocatio
         ],
         "simulated": member.host.simulated,
     }
+
+
+def _endpoints(host: Host, workload: Workload | None) -> list[dict[str, Any]]:
+    """Return where the container's ports can be reached from elsewhere; nothing once it is not to run any more."""
+    if workload is None or not workload.wanted or workload.gone_at is not None or not host.address:
+        return []
+    ports = sorted((int(port), host_port) for port, host_port in workload.ports.items() if port.isdecimal())
+    return [{"port": port, "address": host.address, "host_port": host_port} for port, host_port in ports]
 
 
 def _members(rows: Sequence[Lease]) -> dict[UUID, list[LeaseMember]]:

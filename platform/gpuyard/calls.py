@@ -7,7 +7,7 @@ import random
 import re
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
 from typing import Any
@@ -15,13 +15,14 @@ from urllib.parse import parse_qs, quote, urlsplit
 
 import httpx2
 
-from gpuyard.errors import BY_SLUG, ApiError, Sent, UnexpectedAnswer, Unreachable, slug_of
+from gpuyard.errors import BY_SLUG, ApiError, Sent, Unavailable, UnexpectedAnswer, Unreachable, slug_of
 from gpuyard.json_object import Object
 from gpuyard.transport import Emit, Flow, Send, Sleep, Stream
 
 # 502 and 504 are what a proxy says of a connection that broke behind it.
 _TRY_AGAIN = frozenset({429, 502, 503, 504})
 _JITTER = random.SystemRandom()
+_BETWEEN_LOOKS_S = 2.0  # for a server that is away
 
 
 @dataclass(frozen=True)
@@ -96,6 +97,24 @@ def exchange(operation: Operation, call: Call[Any], manner: Manner) -> Flow[http
                 raise error
         yield Sleep(pause_s)
     raise AssertionError("tries is at least 1")
+
+
+def patiently[T](call: Callable[[], Flow[T]], *, patience_s: float) -> Flow[T]:
+    """Make a call that may be made again; wait for a server that is away, at most patience_s seconds in all.
+
+    For following: whoever follows for days must live through a release of the server.
+    """
+    began, paused_s = None, 0.0
+    while True:
+        try:
+            return (yield from call())
+        except (Unreachable, Unavailable):
+            now = time.monotonic()
+            began = now if began is None else began
+            if max(now - began, paused_s) >= patience_s:
+                raise
+            yield Sleep(_BETWEEN_LOOKS_S)
+            paused_s += _BETWEEN_LOOKS_S
 
 
 def pages[T: Object](operation: Operation, call: Call[T], manner: Manner) -> Stream[T]:

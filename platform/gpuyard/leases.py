@@ -5,9 +5,10 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, TypedDict, Unpack
 
-from gpuyard.calls import Call, ask, exchange
+from gpuyard.calls import Call, ask, exchange, patiently
 from gpuyard.errors import LeaseEnded, WaitTimedOut
 from gpuyard.json_object import Object
 from gpuyard.methods import Resource, flow, listing, operation, stream
@@ -15,6 +16,7 @@ from gpuyard.objects import Charges, EventPage, Lease, LeaseEvent, LogPage, LogP
 from gpuyard.transport import Emit, Flow, Sleep, Stream
 
 _POLL_S = 30  # the longest that a poll asks to be held
+_PATIENCE_S = 300.0  # how long a server that went away is waited for while a lease is followed
 _SHORTEST_POLL_S = 1.0  # a server that does not hold polls back must not be asked in a tight loop
 
 
@@ -142,10 +144,11 @@ class Leases[M](Resource[M]):
     @stream
     def events(self, lease_id: str, /, *, follow: bool = False, after: int = 0) -> Stream[LeaseEvent]:
         """Iterate over what happened to the lease, oldest first; follow=True goes on until it has ended."""
-        wait_s = _POLL_S if follow else None
+        wait_s, patience_s = (_POLL_S, _PATIENCE_S) if follow else (None, 0.0)
         while True:
             asked = time.monotonic()
-            page = yield from Leases.event_page.flow(self, lease_id, after=after, wait_s=wait_s)
+            look = partial(Leases.event_page.flow, self, lease_id, after=after, wait_s=wait_s)
+            page = yield from patiently(look, patience_s=patience_s)
             for event in page.items:
                 yield Emit(event)
                 after = event.seq
@@ -175,21 +178,29 @@ class Leases[M](Resource[M]):
 
     @operation("lease_logs", "GET", "/leases/{id}/logs")
     def log_page(
-        self, lease_id: str, /, *, member: int = 0, offset: int = 0, wait_s: int | None = None
+        self, lease_id: str, /, *, member: int = 0, offset: int = 0, since: str | None = None, wait_s: int | None = None
     ) -> Call[LogPage]:
         """Return the output from byte `offset` on; with wait_s the server waits so long for the first of it."""
-        return Call(LogPage, (lease_id,), {"member": member, "offset": offset, "wait_s": wait_s}, wait_s=wait_s or 0)
+        start = {"member": member, "offset": offset, "since": since}
+        return Call(LogPage, (lease_id,), {**start, "wait_s": wait_s}, wait_s=wait_s or 0)
 
     @stream
-    def logs(self, lease_id: str, /, *, follow: bool = False, member: int = 0, offset: int = 0) -> Stream[LogPiece]:
+    def logs(
+        self, lease_id: str, /, *, follow: bool = False, member: int = 0, offset: int = 0, since: str | None = None
+    ) -> Stream[LogPiece]:
         """Iterate over what a member's container printed, in pieces as they come, not cut at lines.
 
-        follow=True goes on until nothing will follow. offset: bytes of the output to leave out.
+        follow=True goes on until nothing will follow, also over a server that is away for some minutes: each piece is
+        asked for by its offset, so none is missing or doubled. offset: bytes of the output to leave out. since: an
+        instant; what was received before it is left out.
         """
-        wait_s = _POLL_S if follow else None
+        wait_s, patience_s = (_POLL_S, _PATIENCE_S) if follow else (None, 0.0)
+        start: dict[str, Any] = {"member": member, "wait_s": wait_s, "since": since}
         while True:
             asked = time.monotonic()
-            page = yield from Leases.log_page.flow(self, lease_id, member=member, offset=offset, wait_s=wait_s)
+            look = partial(Leases.log_page.flow, self, lease_id, offset=offset, **start)
+            page = yield from patiently(look, patience_s=patience_s)
+            start["since"] = None  # from here on, the offset says where
             for piece in page.items:
                 yield Emit(piece)
             silent, offset = page.next_offset == offset, page.next_offset
@@ -237,7 +248,8 @@ class Leases[M](Resource[M]):
             wait_s = int(min(_POLL_S, left_s))
             asked = time.monotonic()
             call = Call(Lease, (lease.id,), {"wait_s": wait_s}, None, {"If-None-Match": lease.etag}, wait_s)
-            response = yield from exchange(Leases.get.operation, call, self._manner)
+            look = partial(exchange, Leases.get.operation, call, self._manner)
+            response = yield from patiently(look, patience_s=min(_PATIENCE_S, left_s))
             if response.status_code != 304:
                 seen = Lease(response.json(), response.headers.get("ETag"))
                 if seen.version != lease.version:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Unpack
 
 from gpuyard.calls import Call
 from gpuyard.json_object import Object
+from gpuyard.leases import LeaseFields
 from gpuyard.methods import Resource, listing, operation
 from gpuyard.objects import GpuModel, Image, MarketPrice, Offer, Quote, Region
 
@@ -31,18 +32,13 @@ class Offers[M](Resource[M]):
 
 class Quotes[M](Resource[M]):
     @operation("quote_create", "POST", "/quotes")
-    def create(
-        self,
-        *,
-        request: str | Mapping[str, Any],
-        term: str | Mapping[str, Any] | None = None,
-        image: str | None = None,
-        constraints: Mapping[str, Any] | None = None,
-        ttl_s: int | None = None,
-    ) -> Call[Quote]:
-        """Hold named devices and freeze their price for ttl_s seconds (at most 900; the server's default is 120)."""
-        body = {"request": request, "term": term, "image": image, "constraints": constraints, "ttl_s": ttl_s}
-        return Call(Quote, body=body)
+    def create(self, /, *, ttl_s: int | None = None, **fields: Unpack[LeaseFields]) -> Call[Quote]:
+        """Hold named devices and freeze their price for ttl_s seconds (at most 900; the server's default is 120).
+
+        The fields are those of a lease (see LeaseFields); the lease that redeems the quote may still say its image,
+        command, env, ports, ssh_keys, name and labels.
+        """
+        return Call(Quote, body={**fields, "ttl_s": ttl_s})
 
     @listing("quote_list", "/quotes")
     def list(self, *, limit: int | None = None) -> Call[Quote]:

@@ -353,13 +353,13 @@ def test_quote_without_a_verb_makes_one(server: ScriptedServer, shell: Shell) ->
 
 def test_stopping_one_lease_asks_nothing_but_several_want_a_yes(server: ScriptedServer, shell: Shell) -> None:
     for name in ("a", "b"):
-        server.on("DELETE", f"/leases/{name}", lease("ending", id=name))
+        server.on("DELETE", f"/leases/lease_{name}", lease("ending", id=name))
 
-    assert shell("stop", "a").exit_code == 0
-    refused = shell("stop", "a", "b")
+    assert shell("stop", "lease_a").exit_code == 0
+    refused = shell("stop", "lease_a", "lease_b")
     assert refused.exit_code == 2
     assert "Say -y" in refused.stderr
-    assert shell("stop", "-y", "a", "b").exit_code == 0
+    assert shell("stop", "-y", "lease_a", "lease_b").exit_code == 0
 
     assert [asked.path[-1] for asked in server.asked] == ["a", "a", "b"]
 
@@ -367,14 +367,19 @@ def test_stopping_one_lease_asks_nothing_but_several_want_a_yes(server: Scripted
 @pytest.mark.parametrize(
     ("arguments", "method", "path", "body"),
     [
-        (("host", "cordon", "h"), "POST", "/hosts/h/actions/cordon", {}),
-        (("host", "uncordon", "h"), "POST", "/hosts/h/actions/uncordon", {}),
-        (("host", "drain", "h", "-y", "--within", "10m"), "POST", "/hosts/h/actions/drain", {"deadline_s": 600}),
-        (("host", "retire", "h", "-y"), "POST", "/hosts/h/actions/retire", {}),
-        (("host", "get", "h"), "GET", "/hosts/h", None),
+        (("host", "cordon", "host_1"), "POST", "/hosts/host_1/actions/cordon", {}),
+        (("host", "uncordon", "host_1"), "POST", "/hosts/host_1/actions/uncordon", {}),
+        (
+            ("host", "drain", "host_1", "-y", "--within", "10m"),
+            "POST",
+            "/hosts/host_1/actions/drain",
+            {"deadline_s": 600},
+        ),
+        (("host", "retire", "host_1", "-y"), "POST", "/hosts/host_1/actions/retire", {}),
+        (("host", "get", "host_1"), "GET", "/hosts/host_1", None),
         (("host", "enrol", "box", "--zone", "sim-a"), "POST", "/enrolments", {"name": "box", "zone": "sim-a"}),
-        (("lease", "cancel", "l"), "POST", "/leases/l/actions/cancel", {}),
-        (("lease", "extend", "l", "--by", "30m"), "POST", "/leases/l/actions/extend", {"by_s": 1800}),
+        (("lease", "cancel", "lease_1"), "POST", "/leases/lease_1/actions/cancel", {}),
+        (("lease", "extend", "lease_1", "--by", "30m"), "POST", "/leases/lease_1/actions/extend", {"by_s": 1800}),
         (
             ("key", "create", "ci", "--scope", "leases:read"),
             "POST",

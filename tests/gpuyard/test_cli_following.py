@@ -116,6 +116,7 @@ def test_ctrl_c_while_following_logs_keeps_the_lease(server: ScriptedServer) -> 
 
     assert (code, out) == (130, "epoch 1\n")
     assert f"gpuyard stop {ID}" in err
+    assert f"gpuyard logs -f {ID} --offset 8" in err  # from there on, nothing is missed or doubled
 
 
 def _page(*pieces: str, end: bool = True) -> dict[str, Any]:

@@ -11,10 +11,12 @@ from typing import Any, NoReturn
 import click
 
 from gpuyard.cli import (
-    host_verbs,
+    host_terms,
+    lease_acts,
     lease_verbs,
     market_verbs,
     money_verbs,
+    own_verbs,
     people_verbs,
     problems,
     receipt_verbs,
@@ -46,6 +48,29 @@ class Root(click.Group):
             code = problems.OK
         sys.exit(code if isinstance(code, int) else problems.OK)
 
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """List the verbs by what they are about, instead of all of them by the alphabet."""
+        left = {name: verb for name, verb in self.commands.items() if not verb.hidden}
+        width = max(map(len, left))
+        for topic, names in _TOPICS.items():
+            room = formatter.width - width - 6
+            rows = [(f"{name:<{width}}", left.pop(name).get_short_help_str(room)) for name in names]
+            with formatter.section(topic):
+                formatter.write_dl(rows)
+        assert not left, f"{sorted(left)} stand under no topic"
+
+
+_TOPICS = {
+    "Lease GPUs": ("offers", "plan", "quote", "run", "lease", "ps", "logs", "stop"),
+    "What there is": ("models", "regions", "image", "market"),
+    "What leases use": ("secret",),
+    "Money": ("wallet", "statement", "invoice", "budget", "receipt", "earnings", "payout"),
+    "Machines of your own": ("host",),
+    "Organization": ("key", "member", "webhook", "audit"),
+    "This command": ("login", "config", "completion"),
+    "A gpuyard on this machine": ("up", "down", "status"),
+}
+
 
 def _tell(here: Session, error: GpuyardError) -> int:
     if here.asked_output == "json":
@@ -62,15 +87,22 @@ def cli() -> None:
     """Lease GPUs, run things on them, and look after machines of your own.
 
     gpuyard run "A100_80G x4" --image pytorch_latest -- python train.py
+
+    \b
+    Exit codes: 0 ok, 1 error, 2 usage or refused input, 3 not found, 4 not signed in or not allowed,
+    5 conflict, 6 no capacity, 7 quota, budget or balance, 8 still waiting, 130 interrupted;
+    `run` exits with its command's. --help behind a verb says what it takes.
     """
 
 
 cli.params += common_options()
 for verb in (
     *(setup_verbs.login, setup_verbs.config_, market_verbs.offers, market_verbs.quote, lease_verbs.lease),
-    *(lease_verbs.run, lease_verbs.ps, lease_verbs.logs, lease_verbs.stop, money_verbs.wallet, money_verbs.invoice),
-    *(market_verbs.images, market_verbs.models, market_verbs.regions, market_verbs.market, host_verbs.host),
-    *(people_verbs.key, people_verbs.member, people_verbs.webhook, setup_verbs.completion, receipt_verbs.receipt),
+    *(lease_verbs.run, lease_acts.plan, lease_verbs.ps, lease_verbs.logs, lease_verbs.stop),
+    *(market_verbs.images, own_verbs.image, own_verbs.secret, market_verbs.models, market_verbs.regions),
+    *(market_verbs.market, money_verbs.wallet, money_verbs.invoice, money_verbs.statement, money_verbs.budget),
+    *(host_terms.host, money_verbs.earnings, money_verbs.payout, receipt_verbs.receipt),
+    *(people_verbs.key, people_verbs.member, people_verbs.webhook, people_verbs.audit, setup_verbs.completion),
     *(setup_verbs.up, setup_verbs.down, setup_verbs.status),
 ):
     cli.add_command(verb)

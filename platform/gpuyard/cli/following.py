@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -92,6 +92,20 @@ def wait(session: Session, lease_id: str, *, until: Sequence[str], timeout_s: fl
     """Wait with progress. Raises WaitTimedOut, LeaseEnded, or Interrupted after Ctrl-C."""
     with keeping(session, lease_id), Progress(session) as progress:
         return session.client.leases.wait(lease_id, until=until, timeout_s=timeout_s, on_change=progress.show)
+
+
+def print_output(session: Session, lease_id: str, pieces: Iterable[LogPiece], *, member: int = 0) -> None:
+    """Print what a member prints, piece after piece; after Ctrl-C, say how to go on behind what was printed."""
+    printed = None
+    try:
+        for piece in pieces:
+            print_piece(session, piece)
+            printed = piece.offset + len(piece.text.encode())
+    except KeyboardInterrupt:
+        session.say("")
+        for line in problems.following(lease_id, offset=printed, member=member):
+            session.say(line)
+        raise Interrupted from None
 
 
 def print_piece(session: Session, piece: LogPiece) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 
+from gpuyard.cli import naming
 from gpuyard.cli.session import session
 from gpuyard.durations import parse_s
 
@@ -46,6 +47,19 @@ class Instant(click.ParamType[str]):
         return at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
+class Past(Instant):
+    """An instant that is over: "5m" is five minutes ago."""
+
+    name = "past"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        try:
+            ago_s = parse_s(value)
+        except ValueError:
+            return super().convert(value, param, ctx)
+        return datetime.fromtimestamp(datetime.now(UTC).timestamp() - ago_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
 class Pair(click.ParamType[tuple[str, str]]):
     """NAME=VALUE."""
 
@@ -58,22 +72,54 @@ class Pair(click.ParamType[tuple[str, str]]):
         return name, text
 
 
+class Amount(click.ParamType[tuple[str, str | None]]):
+    """12.50, or "12.50 CNY"."""
+
+    name = "amount"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, str | None]:
+        number, _, currency = value.strip().partition(" ")
+        currency = currency.strip().upper()
+        if not _DECIMAL.fullmatch(number):
+            self.fail(f"{value!r} is no amount: write 12.50 or '12.50 CNY', with at most 6 places.", param, ctx)
+        if currency and not re.fullmatch("[A-Z]{3}", currency, re.ASCII):
+            self.fail(f"{currency!r} is no currency: three letters such as CNY or USD.", param, ctx)
+        return number, currency or None
+
+
+class Percent(click.ParamType[int]):
+    """80%, as basis points (hundredths of a percent)."""
+
+    name = "percent"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        found = re.fullmatch(r"([0-9]{1,3})(?:\.([0-9]{1,2}))?\s*%", str(value), re.ASCII)
+        if found is None:
+            self.fail(f"{value!r} is no percentage: write 80%.", param, ctx)
+        return int(found[1]) * 100 + int((found[2] or "").ljust(2, "0"))
+
+
+def money(amount: tuple[str, str | None]) -> dict[str, str]:
+    """Return an amount as the API wants it; without a currency it is the wallet's."""
+    number, currency = amount
+    return {"amount": number, "currency": currency or session().saved.get("currency") or _only_currency()}
+
+
 def max_price(text: str) -> dict[str, str]:
     """Read "1.20", or "1.20 CNY"; without a currency it is the wallet's."""
-    amount, _, currency = text.strip().partition(" ")
-    if not _DECIMAL.fullmatch(amount):
+    number, _, currency = text.strip().partition(" ")
+    if not _DECIMAL.fullmatch(number):
         raise click.BadParameter(f"{text!r} is no price: write 1.20 or '1.20 CNY'.", param_hint="--max-price")
-    if not currency:
-        currency = session().saved.get("currency") or _only_currency()
-    return {"amount": amount, "currency": currency.strip().upper()}
+    return money((number, currency.strip().upper() or None))
 
 
 def _only_currency() -> str:
     """Return the currency of the wallet, if it has but one."""
     held = [balance.currency for balance in session().client.wallet.get().balances]
     if len(held) != 1:
-        detail = f"Name a currency ({', '.join(held)}), or save one: gpuyard config set currency {held[0]}."
-        raise click.BadParameter(detail, param_hint="--max-price")
+        known = f" ({', '.join(held)})" if held else ""
+        detail = f"Name a currency{known}: '1.20 CNY'. Or save one: gpuyard config set currency CNY."
+        raise click.UsageError(detail)
     return held[0]
 
 
@@ -110,21 +156,30 @@ _CONSTRAINT_OPTIONS = (
     click.option("--exclude-host", "exclude_hosts", multiple=True),
     click.option("--exclude-owner", "exclude_owners", multiple=True),
 )
-_LEASE_OPTIONS = (
-    click.option("--image", help="A catalogue slug such as pytorch_latest, or an image reference."),
+_DEPLOYMENT_OPTIONS = (
+    click.option(
+        "--image",
+        shell_complete=naming.images_offered,
+        help="A catalogue slug such as pytorch_latest, or an image reference.",
+    ),
     click.option("--bare", is_flag=True, default=None, help="A machine without an image."),
-    *_TERM_OPTIONS,
-    *_CONSTRAINT_OPTIONS,
     click.option("--name"),
     click.option("-l", "--label", "labels", type=Pair(), multiple=True),
     click.option("-e", "--env", type=Pair(), multiple=True),
-    click.option("--secret", "secrets", multiple=True, help="The name of a stored value."),
+    click.option(
+        "--secret", "secrets", multiple=True, shell_complete=naming.secrets_offered, help="The name of a stored value."
+    ),
     click.option("-p", "--port", "ports", type=click.IntRange(1, 65535), multiple=True),
     click.option("--ssh-key", "ssh_keys", multiple=True, help="A public key, or the path of one."),
     click.option("--on-interrupt", type=click.Choice(["restart_elsewhere", "wait_for_host", "end"])),
     click.option("--on-exit", type=click.Choice(["end", "restart"])),
     click.option("--notice", "notice_s", type=Duration(), help="0s, 120s or 600s."),
-    click.option("--no-queue", is_flag=True, help="Refuse it if it cannot be had at once."),
+)
+_WAY_OPTIONS = (
+    click.option(
+        "--if-no-capacity", type=click.Choice(["queue", "refuse"]), help="Wait for it (default), or refuse it (exit 6)."
+    ),
+    click.option("--no-queue", is_flag=True, help="The same as --if-no-capacity refuse."),
     click.option("--quote", help="Redeem this quote."),
 )
 
@@ -138,16 +193,15 @@ def _options[F: Callable[..., Any]](options: Sequence[Callable[[F], F]]) -> Call
     return decorate
 
 
-def term_options[F: Callable[..., Any]](function: F) -> F:
-    return _options(_TERM_OPTIONS)(function)
+_SAID_OF_BOTH = (*_DEPLOYMENT_OPTIONS, *_TERM_OPTIONS, *_CONSTRAINT_OPTIONS)
 
 
-def constraint_options[F: Callable[..., Any]](function: F) -> F:
-    return _options(_CONSTRAINT_OPTIONS)(function)
+def quote_options[F: Callable[..., Any]](function: F) -> F:
+    return _options(_SAID_OF_BOTH)(function)
 
 
 def lease_options[F: Callable[..., Any]](function: F) -> F:
-    return _options(_LEASE_OPTIONS)(function)
+    return _options((*_SAID_OF_BOTH, *_WAY_OPTIONS))(function)
 
 
 def term(given: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -175,6 +229,13 @@ def constraints(given: Mapping[str, Any]) -> dict[str, Any] | None:
     return found or None
 
 
+def _if_no_capacity(given: Mapping[str, Any]) -> str | None:
+    said: str | None = given.get("if_no_capacity")
+    if given.get("no_queue") and said == "queue":
+        raise click.UsageError("--no-queue and --if-no-capacity queue say opposite things; leave one out.")
+    return "refuse" if given.get("no_queue") else said
+
+
 def lease_fields(request: str | None, command: Sequence[str], given: Mapping[str, Any]) -> dict[str, Any]:
     """Return the body of a lease from the options; what was not given is left to the server."""
     fields: dict[str, Any] = {
@@ -192,8 +253,8 @@ def lease_fields(request: str | None, command: Sequence[str], given: Mapping[str
         "on_interrupt": given["on_interrupt"],
         "on_exit": given["on_exit"],
         "notice_s": given["notice_s"],
-        "if_no_capacity": "refuse" if given["no_queue"] else None,
-        "quote": given["quote"],
+        "if_no_capacity": _if_no_capacity(given),
+        "quote": given.get("quote"),
         "command": list(command) or None,
     }
     return {name: value for name, value in fields.items() if value is not None}

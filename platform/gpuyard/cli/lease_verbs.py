@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from gpuyard.cli import following, inputs, problems, values, views
+from gpuyard.cli import following, inputs, naming, problems, values, views
 from gpuyard.cli.session import Family, Session, Verb, Write, listing_options, session
 from gpuyard.errors import LeaseEnded
 from gpuyard.objects import Lease
@@ -51,7 +51,7 @@ def list_(limit: int | None, states: tuple[str, ...]) -> None:
 
 
 @lease.command()
-@click.argument("lease_id")
+@naming.lease_argument
 def get(lease_id: str) -> None:
     """Show one lease."""
     here = session()
@@ -59,7 +59,7 @@ def get(lease_id: str) -> None:
 
 
 @lease.command()
-@click.argument("lease_id")
+@naming.lease_argument
 @click.option("--until", type=click.Choice(_STATES), multiple=True, default=("active",), show_default=True)
 @click.option("--timeout", "timeout_s", type=inputs.Duration(), help="Give up after so long (exit code 8).")
 def wait(lease_id: str, until: tuple[str, ...], timeout_s: int | None) -> None:
@@ -76,16 +76,11 @@ def _end(lease_ids: tuple[str, ...], *, waits: bool) -> None:
         ended = here.client.leases.delete(lease_id)
         if waits and not here.dry_run:
             ended = following.wait(here, lease_id, until=["ended"], timeout_s=None)
-        here.show(ended, _ending)
-
-
-def _ending(row: dict[str, Any]) -> list[tuple[str, str]]:
-    shown = dict(views.lease(row))
-    return [(title, shown[title]) for title in ("lease", "state", "cost") if title in shown]
+        here.show(ended, views.ending)
 
 
 @lease.command(cls=Write)
-@click.argument("lease_id", nargs=-1, required=True)
+@naming.leases_argument
 @click.option("--wait", "waits", is_flag=True, help="Until its devices are free again.")
 def end(lease_id: tuple[str, ...], waits: bool) -> None:
     """End leases: their containers stop, and nothing more is charged."""
@@ -93,49 +88,15 @@ def end(lease_id: tuple[str, ...], waits: bool) -> None:
 
 
 @click.command(cls=Write)
-@click.argument("lease_id", nargs=-1, required=True)
+@naming.leases_argument
 @click.option("--wait", "waits", is_flag=True, help="Until its devices are free again.")
 def stop(lease_id: tuple[str, ...], waits: bool) -> None:
     """End leases (the same as `lease end`)."""
     _end(lease_id, waits=waits)
 
 
-@lease.command(cls=Write)
-@click.argument("lease_id")
-def cancel(lease_id: str) -> None:
-    """Take back a lease that has not started."""
-    here = session()
-    here.show(here.client.leases.cancel(lease_id), _ending)
-
-
-@lease.command(cls=Write)
-@click.argument("lease_id")
-@click.option("--by", "by_s", type=inputs.Duration())
-@click.option("--end-at", type=inputs.Instant())
-def extend(lease_id: str, by_s: int | None, end_at: str | None) -> None:
-    """Let a lease end later."""
-    here = session()
-    here.show(here.client.leases.extend(lease_id, **_later(by_s, end_at)), views.lease)
-
-
-@lease.command(cls=Write)
-@click.argument("lease_id")
-@click.option("--by", "by_s", type=inputs.Duration())
-@click.option("--end-at", type=inputs.Instant())
-def shorten(lease_id: str, by_s: int | None, end_at: str | None) -> None:
-    """Let a lease end earlier."""
-    here = session()
-    here.show(here.client.leases.shorten(lease_id, **_later(by_s, end_at)), views.lease)
-
-
-def _later(by_s: int | None, end_at: str | None) -> dict[str, Any]:
-    if (by_s is None) == (end_at is None):
-        raise click.UsageError("Say either --by 2h or --end-at 2026-12-01T08:00:00Z.")
-    return {"by_s": by_s} if end_at is None else {"end_at": end_at}
-
-
 @lease.command()
-@click.argument("lease_id")
+@naming.lease_argument
 @click.option("-f", "--follow", is_flag=True, help="Go on until it has ended.")
 @listing_options
 def events(lease_id: str, follow: bool, limit: int | None) -> None:
@@ -150,7 +111,7 @@ def events(lease_id: str, follow: bool, limit: int | None) -> None:
 
 
 @lease.command()
-@click.argument("lease_id")
+@naming.lease_argument
 def charges(lease_id: str) -> None:
     """Show what a lease costs so far, and what for."""
     here = session()
@@ -174,16 +135,19 @@ def ps(limit: int | None, ended_too: bool) -> None:
 
 
 @click.command(cls=Verb)
-@click.argument("lease_id")
+@naming.lease_argument
 @click.option("-f", "--follow", is_flag=True, help="Go on until its output ends.")
 @click.option("--member", type=click.IntRange(min=0), default=0, help="The rank of the machine in a gang.")
 @click.option("--offset", type=click.IntRange(min=0), default=0, help="Leave out so many bytes.")
-def logs(lease_id: str, follow: bool, member: int, offset: int) -> None:
-    """Print what a lease's container printed."""
+@click.option("--since", type=inputs.Past(), help="Leave out what is older: 5m, 2h, or an instant.")
+def logs(lease_id: str, follow: bool, member: int, offset: int, since: str | None) -> None:
+    """Print what a lease's container printed.
+
+    With -f it goes on over broken connections without a gap; after Ctrl-C it says the --offset to go on from.
+    """
     here = session()
-    with following.keeping(here, lease_id):
-        for piece in here.client.leases.logs(lease_id, follow=follow, member=member, offset=offset):
-            following.print_piece(here, piece)
+    output = here.client.leases.logs(lease_id, follow=follow, member=member, offset=offset, since=since)
+    following.print_output(here, lease_id, output, member=member)
 
 
 @click.command(cls=Write)
@@ -211,8 +175,7 @@ def _finish(here: Session, lease_id: str, timeout_s: int | None) -> int:
     """Follow a lease from its start to its end, and return the exit code that stands for it."""
     started = following.wait(here, lease_id, until=["active", "ending", "ended"], timeout_s=timeout_s)
     if started.state != "ended" or started.end_reason == "completed":
-        for piece in here.client.leases.logs(lease_id, follow=True):
-            following.print_piece(here, piece)
+        following.print_output(here, lease_id, here.client.leases.logs(lease_id, follow=True))
     ended = here.client.leases.wait(lease_id, until="ended")
     return _outcome(here, ended)
 

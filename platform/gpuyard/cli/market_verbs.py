@@ -53,20 +53,16 @@ def quote() -> None:
 
 @quote.command(cls=Write)
 @click.argument("request")
-@click.option("--image")
 @click.option("--ttl", "ttl_s", type=inputs.Duration(), help="At most 15m; 2m if not given.")
-@inputs.term_options
-@inputs.constraint_options
-def create(request: str, image: str | None, ttl_s: int | None, **given: Any) -> None:
-    """Make a quote; `gpuyard lease create --quote ID` redeems it."""
+@inputs.quote_options
+def create(request: str, ttl_s: int | None, **given: Any) -> None:
+    """Make a quote; `gpuyard lease create --quote ID` redeems it.
+
+    What the price depends on is said here. Image, command, env, ports, SSH keys, name and labels may also be said when
+    it is redeemed.
+    """
     here = session()
-    made = here.client.quotes.create(
-        request=request,
-        image=image,
-        ttl_s=ttl_s,
-        term=inputs.term(given),
-        constraints=inputs.constraints(given),
-    )
+    made = here.client.quotes.create(ttl_s=ttl_s, **inputs.lease_fields(request, (), given))
     here.show(made, _quote)
 
 
@@ -102,13 +98,13 @@ def delete(quote_id: str) -> None:
     """Give a quote's devices back."""
     here = session()
     here.client.quotes.delete(quote_id)
-    here.say(f"{quote_id} is given back.")
+    here.done(f"{quote_id} is given back.")
 
 
-@click.command(cls=Verb)
+@click.command(cls=Verb, hidden=True)
 @listing_options
 def images(limit: int | None) -> None:
-    """List the images that can be started by name."""
+    """List the images that can be started by name (the same as `image list`)."""
     here = session()
     here.show_list(here.client.images.list(), views.IMAGES, limit=limit)
 

@@ -1,11 +1,11 @@
-"""gpuyard key, member, webhook."""
+"""gpuyard key, member, webhook, audit."""
 
 from __future__ import annotations
 
 import click
 
 from gpuyard.cli import inputs, views
-from gpuyard.cli.session import Family, Write, listing_options, session
+from gpuyard.cli.session import Family, Verb, Write, listing_options, session
 
 
 @click.group(cls=Family, default="list")
@@ -38,7 +38,7 @@ def delete_key(key_id: str) -> None:
     here = session()
     here.confirm(f"End {key_id}? Whoever uses it is locked out at once.")
     here.client.api_keys.delete(key_id)
-    here.say(f"{key_id} is ended.")
+    here.done(f"{key_id} is ended.")
 
 
 @key.command("rotate", cls=Write)
@@ -92,7 +92,7 @@ def remove_member(member_id: str) -> None:
     here = session()
     here.confirm(f"Remove {member_id}?")
     here.client.members.delete(member_id)
-    here.say(f"{member_id} is no member any more.")
+    here.done(f"{member_id} is no member any more.")
 
 
 @click.group(cls=Family, default="list")
@@ -132,4 +132,49 @@ def delete_webhook(webhook_id: str) -> None:
     here = session()
     here.confirm(f"Delete {webhook_id}?")
     here.client.webhooks.delete(webhook_id)
-    here.say(f"{webhook_id} is deleted.")
+    here.done(f"{webhook_id} is deleted.")
+
+
+@webhook.command("rotate", cls=Write)
+@click.argument("webhook_id")
+@click.option("--overlap", "overlap_s", type=inputs.Duration(), help="How long the old secret signs, too.")
+def rotate_webhook(webhook_id: str, overlap_s: int | None) -> None:
+    """Make another signing secret. It is shown once."""
+    here = session()
+    here.show(here.client.webhooks.rotate(webhook_id, overlap_s=overlap_s), views.anything)
+
+
+@webhook.command("enable", cls=Write)
+@click.argument("webhook_id")
+def enable_webhook(webhook_id: str) -> None:
+    """Send there again, after it was switched off."""
+    here = session()
+    seen = here.client.webhooks.get(webhook_id)
+    here.show(here.client.webhooks.update(webhook_id, if_match=seen.etag or "*", enabled=True), views.anything)
+
+
+@webhook.command("deliveries")
+@click.argument("webhook_id")
+@click.option("--state", type=click.Choice(["pending", "delivered", "failed"]), help="Only these.")
+@listing_options
+def list_deliveries(webhook_id: str, state: str | None, limit: int | None) -> None:
+    """Show what was sent there, and what was answered."""
+    here = session()
+    here.show_list(here.client.webhooks.deliveries(webhook_id, state=state), views.DELIVERIES, limit=limit)
+
+
+@webhook.command("replay", cls=Write)
+@click.argument("webhook_id")
+@click.argument("delivery_id")
+def replay_delivery(webhook_id: str, delivery_id: str) -> None:
+    """Send something once more."""
+    here = session()
+    here.show(here.client.webhooks.replay(webhook_id, delivery_id), views.anything)
+
+
+@click.command(cls=Verb)
+@listing_options
+def audit(limit: int | None) -> None:
+    """Show who did what in your organization, newest first."""
+    here = session()
+    here.show_list(here.client.audit_events.list(), views.AUDIT, limit=limit)

@@ -93,10 +93,11 @@ def lines(error: errors.GpuyardError) -> Iterator[str]:
         yield f"Request {printable(error.request_id)} ({error.status} {printable(error.slug) or 'without a type'})"
 
 
-def following(lease_id: str) -> Iterator[str]:
-    """Yield how to follow or stop a lease that goes on by itself."""
+def following(lease_id: str, *, offset: int | None = None, member: int = 0) -> Iterator[str]:
+    """Yield how to follow or stop a lease that goes on by itself. offset: of its output, what was printed already."""
+    rest = (f" --member {member}" if member else "") + (f" --offset {offset}" if offset else "")
     yield f"The lease {lease_id} goes on."
-    yield f"  Follow it: gpuyard lease wait {lease_id}    gpuyard logs -f {lease_id}"
+    yield f"  Follow it: gpuyard lease wait {lease_id}    gpuyard logs -f {lease_id}{rest}"
     yield f"  Stop it:   gpuyard stop {lease_id}"
 
 

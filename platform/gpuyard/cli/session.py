@@ -88,6 +88,10 @@ class Session:
         """Tell the person something; never data."""
         self.talk.print(printable(text), style=style, markup=False)
 
+    def done(self, text: str) -> None:
+        """Tell what was done; in a dry run, that it would have been."""
+        self.say(f"Dry run, nothing was changed. It would say: {text}" if self.dry_run else text)
+
     def show_list(self, found: Iterable[Any], columns: Sequence[Column], *, limit: int | None) -> None:
         """Print at most `limit` items (None: all), and say so when there are more."""
         items = [*found] if limit is None else [*itertools.islice(found, limit + 1)]

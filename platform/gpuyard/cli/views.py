@@ -46,6 +46,15 @@ EVENTS = (
     Column("REASON", member("reason")),
     Column("DETAIL", member("detail"), rank=1, flexible=True),
 )
+MEMBERS_OF_A_LEASE = (
+    Column("RANK", member("rank"), right=True),
+    Column("STATE", member("state")),
+    Column("GPUS", lambda row: plain(row.get("gpu_count")) + badge(row), right=True),
+    Column("HOST", lambda row: plain(row.get("host_name") or row.get("host")), rank=1),
+    Column("ZONE", member("zone"), rank=3),
+    Column("PORTS", lambda row: _endpoints(row), rank=2, flexible=True),
+    Column("DETAIL", member("detail"), rank=4, flexible=True),
+)
 CHARGES = (
     Column("MEMBER", member("member"), right=True),
     Column("USE", member("use")),
@@ -72,8 +81,15 @@ QUOTES = (
     Column("EXPIRES", lambda row: ago(row.get("expires_at")), rank=1),
     Column("STATE", member("state"), rank=2),
 )
+SECRETS = (
+    Column("NAME", member("name")),
+    Column("KEPT", lambda row: ago(row.get("created_at")), rank=2),
+    Column("REPLACED", lambda row: ago(row.get("replaced_at")), rank=1),
+    Column("ID", member("id"), rank=3),
+)
 IMAGES = (
     Column("SLUG", lambda row: plain(row.get("slug") or row.get("id"))),
+    Column("OWN", lambda row: "yes" if row.get("own") else "", rank=4),
     Column("NAME", member("name"), rank=2, flexible=True),
     Column("REFERENCE", member("reference"), rank=1, flexible=True),
     Column("CUDA", lambda row: plain(row.get("min_cuda")), rank=3),
@@ -172,6 +188,23 @@ WEBHOOKS = (
 )
 
 
+DELIVERIES = (
+    Column("ID", member("id")),
+    Column("TYPE", member("type")),
+    Column("STATE", member("state")),
+    Column("TRIES", member("attempts"), rank=2, right=True),
+    Column("ANSWER", lambda row: plain(row.get("last_status")) or plain(row.get("last_error")), rank=1, flexible=True),
+    Column("WHEN", lambda row: ago(row.get("delivered_at") or row.get("next_try_at")), rank=3),
+)
+AUDIT = (
+    Column("AT", member("at")),
+    Column("WHO", member("actor"), flexible=True),
+    Column("WHAT", member("action")),
+    Column("ON", member("target"), rank=1, flexible=True),
+    Column("WHY", member("why"), rank=2, flexible=True),
+)
+
+
 def lease(row: Row) -> Iterator[tuple[str, str]]:
     yield "lease", f"{row.get('id')}{badge(row)}"
     yield "state", f"{plain(row.get('state'))} since {ago(row.get('state_since') or row.get('created_at'))}"
@@ -194,6 +227,16 @@ def lease(row: Row) -> Iterator[tuple[str, str]]:
         state = ", ".join(str(part[name]) for name in ("state", "detail") if part.get(name))
         yield f"member {part.get('rank')}", f"{state or 'unknown'}: {count} GPU on {where}"
     yield "can", " ".join(row.get("actions") or [])
+
+
+def ending(row: Row) -> Iterator[tuple[str, str]]:
+    """What is worth saying of a lease that was told to end."""
+    yield from ((title, text) for title, text in lease(row) if title in ("lease", "state", "cost"))
+
+
+def _endpoints(row: Row) -> str:
+    found = row.get("endpoints") or []
+    return " ".join(f"{each.get('port')}->{each.get('address')}:{each.get('host_port')}" for each in found)
 
 
 def _term(term: Any) -> str:
