@@ -6,6 +6,7 @@ from django.contrib import admin, messages
 from django.db.models import Model, QuerySet
 from django.http import HttpRequest
 
+from leasing import moves
 from leasing.models import Allocation, Image, Lease, LeaseEvent, LeaseMember, Quote
 
 
@@ -47,14 +48,36 @@ class Allocations(Part):
     fields = ["device", "rank", "epoch", "mode", "units", "during", "released_at"]
 
 
+class Stuck(admin.SimpleListFilter):
+    """Leases that the converger could not move, time after time; their alarm is open."""
+
+    title = "stuck"
+    parameter_name = "stuck"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        return [("yes", f"failed {moves.STUCK_AFTER} looks or more")]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
+        return queryset.filter(attempts__gte=moves.STUCK_AFTER) if self.value() == "yes" else queryset
+
+
 class LeaseAdmin(ReadOnly):
     """Pages of leases; registered by the scheduler, whose acts they offer."""
 
     list_display = [
         "public_id", "organization", "request", "state", "state_since", "term_kind", "hosts", "currency",
-        "price_micros_per_hour", "why", "simulated",
+        "price_micros_per_hour", "why", "attempts", "simulated",
     ]  # fmt: skip
-    list_filter = ["state", "term_kind", "on_interrupt", "ending_reason", "currency", "simulated", "organization"]
+    list_filter = [
+        Stuck,
+        "state",
+        "term_kind",
+        "on_interrupt",
+        "ending_reason",
+        "currency",
+        "simulated",
+        "organization",
+    ]
     search_fields = ["id", "request", "name", "image", "organization__name"]
     date_hierarchy = "requested_at"
     list_select_related = ["organization"]

@@ -9,6 +9,8 @@ from leasing.models import Lease, LeaseEvent
 from leasing.states import ACTIONS, NEXT, State
 from outbox import messages
 
+STUCK_AFTER = 5  # failed looks in a row, until an operator is told
+
 
 class WrongState(DomainError):
     slug = "invalid-transition"

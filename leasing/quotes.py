@@ -1,5 +1,6 @@
 """Quotes: an offer made binding. Named devices are held and the price is frozen; redeeming twice is one lease."""
 
+import logging
 from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
@@ -8,7 +9,9 @@ from django.conf import settings
 from django.db import transaction
 from django.db.models import Q
 
+from agents import host_events
 from apikit.errors import DomainError
+from audit import ids
 from leasing import calendar, lifecycle, requesting
 from leasing.calendar import Seat
 from leasing.lifecycle import Assignment
@@ -17,7 +20,11 @@ from leasing.requesting import Wanted
 from outbox import messages
 from tenants.models import Organization
 
+log = logging.getLogger(__name__)
+
 MAX_TTL_S = 900
+MOST_AT_ONCE = 500
+STUCK = "quote_stuck"
 
 
 class QuoteExpired(DomainError):
@@ -82,12 +89,23 @@ def cancel(*, quote_id: UUID, at: datetime) -> Quote:
 
 
 def expire_due(*, at: datetime) -> int:
-    """Close every quote whose time is over; return how many."""
-    due = list(Quote.objects.filter(state=Quote.State.OPEN, expires_at__lte=at).values_list("pk", flat=True)[:500])
-    for quote_id in due:
-        with transaction.atomic():
-            _close(quote_id, Quote.State.EXPIRED, at)
-    return len(due)
+    """Close every quote whose time is over, longest over first; return how many. One that fails stops no other."""
+    due = Quote.objects.filter(state=Quote.State.OPEN, expires_at__lte=at).order_by("expires_at", "pk")
+    closed = 0
+    for quote_id in due.values_list("pk", flat=True)[:MOST_AT_ONCE]:
+        try:
+            with transaction.atomic():
+                _close(quote_id, Quote.State.EXPIRED, at)
+            closed += 1
+            host_events.settle_alarm(kind=STUCK, subject=ids.encode("quote", quote_id), at=at)
+        except Exception as fault:
+            # Its devices stay held until somebody looks: the next tick tries again, and a person is told.
+            log.exception("quote could not be closed", extra={"quote": ids.encode("quote", quote_id)})
+            host_events.raise_alarm(
+                kind=STUCK, subject=ids.encode("quote", quote_id), at=at,
+                detail=f"An expired quote cannot be closed; its devices stay held: {type(fault).__name__}: {fault}",
+            )  # fmt: skip
+    return closed
 
 
 def _close(quote_id: UUID, state: Quote.State, at: datetime) -> Quote:

@@ -15,7 +15,7 @@ from leasing.admin import ReadOnly
 from leasing.models import Lease
 from leasing.states import EndReason
 from scheduler import recovery
-from scheduler.models import SpotStep
+from scheduler.models import RecentUse, SpotStep
 
 
 class ReasonForm(forms.Form):
@@ -62,3 +62,14 @@ class SpotStepAdmin(ReadOnly):
     @admin.display(description="in use", ordering="used_bp")
     def used_percent(self, step: SpotStep) -> str:
         return "" if step.used_bp is None else f"{step.used_bp / 100:.2f} %"
+
+
+@admin.register(RecentUse)
+class RecentUseAdmin(ReadOnly):
+    """What decides between organizations in the queue, beside their weight and how long each lease has waited."""
+
+    list_display = ["organization", "currency", "used_micros", "as_of"]
+    list_filter = ["currency"]
+    search_fields = ["organization__name", "organization__slug"]
+    list_select_related = ["organization"]
+    ordering = ["-used_micros"]

@@ -13,7 +13,7 @@ from django.conf import settings
 from django.db import connection, transaction
 from django.db.models import Q
 
-from agents import fence
+from agents import fence, host_events
 from agents.models import Workload
 from agents.protocol import NOT_RENEWED
 from audit import ids
@@ -29,6 +29,7 @@ CLAIM_S = 10
 BATCH = 50
 MAX_PASSES = 20
 MAX_BACK_OFF = 32
+STUCK = "lease_stuck"  # the alarm of a lease that cannot be looked at
 LOOK_AGAIN_S = {
     State.PROVISIONING: 0.5,
     State.ENDING: 0.5,
@@ -105,15 +106,28 @@ def _look_at(lease_id: UUID, token: UUID, at: datetime) -> None:
             step = STEPS.get(State(lease.state))
             if step is not None:
                 step(lease, at)
-    except Exception:
+    except Exception as fault:
         # One lease that cannot be moved must not stop the others: it is looked at ever less often, and alarmed on.
         attempts = lease.attempts
         log.exception("lease could not be looked at", extra={"lease": lease.public_id, "attempts": attempts})
+        _tell_operators(lease, fault, at)
+    else:
+        if lease.attempts > moves.STUCK_AFTER:  # of its claim: all before this one failed
+            host_events.settle_alarm(kind=STUCK, subject=lease.public_id, at=at)
     wait_s = LOOK_AGAIN_S.get(State(lease.state), 5.0) * min(2**attempts, MAX_BACK_OFF)
     # Our claim only, and only if nobody moved it meanwhile: a move has set its own check_at.
     ours = Lease.objects.filter(pk=lease_id, claim_token=token)
     ours.filter(version=lease.version).update(check_at=at + timedelta(seconds=wait_s), attempts=attempts)
     ours.update(claim_token=None, claim_until=None)
+
+
+def _tell_operators(lease: Lease, fault: Exception, at: datetime) -> None:
+    if lease.attempts >= moves.STUCK_AFTER:
+        detail = (
+            f"It is {lease.state} and could not be looked at {lease.attempts} times: {type(fault).__name__}: {fault}"
+        )
+        facts = {"state": str(lease.state), "attempts": lease.attempts}
+        host_events.raise_alarm(kind=STUCK, subject=lease.public_id, detail=detail, facts=facts, at=at)
 
 
 def _scheduled(lease: Lease, at: datetime) -> None:

@@ -1,8 +1,11 @@
-"""How the loops fare, and the last step of each spot price. What else they do is due by other tables' rows."""
+"""How the loops fare, the last step of each spot price, and what organizations have used lately. What else loops do is
+due by other tables' rows.
+"""
 
 from django.db import models
 
 from billing.models import PriceSeries, PriceVersion
+from tenants.models import Organization
 
 
 class LoopProgress(models.Model):
@@ -36,3 +39,34 @@ class SpotStep(models.Model):
 
     def __str__(self) -> str:
         return f"step of {self.series} in slot {self.slot}"
+
+
+class RecentUse(models.Model):
+    """What one organization has used in one currency, decayed until `as_of`: its place in the queue follows from it.
+
+    Kept by `scheduler.fair_share` from billing's segments, and can be made anew from them at any time.
+    """
+
+    organization = models.ForeignKey(Organization, models.CASCADE, related_name="recent_use")
+    currency = models.CharField(max_length=3)
+    used_micros = models.BigIntegerField(default=0)
+    as_of = models.DateTimeField()
+
+    class Meta:
+        verbose_name_plural = "recent use"
+        constraints = [
+            models.UniqueConstraint(fields=["organization", "currency"], name="recent_use_once_per_currency"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.used_micros} micro-{self.currency} of {self.organization_id}"
+
+
+class Cursor(models.Model):
+    """How far a loop has come that reads a history in steps."""
+
+    name = models.CharField(primary_key=True, max_length=40)
+    until = models.DateTimeField()
+
+    def __str__(self) -> str:
+        return f"{self.name} until {self.until:%Y-%m-%dT%H:%M:%SZ}"

@@ -12,7 +12,6 @@ from typing import Any
 from uuid import UUID
 
 from django.db import connection, transaction
-from django.db.models import Case, IntegerField, Q, Value, When
 
 from leasing import lifecycle, moves, promised_price
 from leasing.calendar import CLEANING_MARGIN_S, DevicesTaken
@@ -22,6 +21,7 @@ from leasing.states import EndReason, State
 from scheduler import pool as pools
 from scheduler.placement import Ask, Placement, Refusal, Want
 from scheduler.pool import Pool, seconds
+from scheduler.waiting_line import queue
 
 log = logging.getLogger(__name__)
 
@@ -121,21 +121,6 @@ class Pass:
     kept: list[Kept] = field(default_factory=list)
 
 
-def queue(*, at: datetime) -> list[Lease]:
-    """Return the leases that wait, in the order in which they are served: reserved, on demand, spot; then by time.
-
-    Not those whose end has come while they waited: the converger ends them.
-    """
-    rank = Case(
-        When(term_kind=Lease.TermKind.RESERVED, then=Value(0)),
-        When(term_kind=Lease.TermKind.ON_DEMAND, then=Value(1)),
-        default=Value(2),
-        output_field=IntegerField(),
-    )
-    waiting = Lease.objects.filter(Q(end_at=None) | Q(end_at__gt=at), state=State.PENDING).annotate(rank=rank)
-    return list(waiting.order_by("rank", "requested_at", "pk")[:BATCH])
-
-
 @transaction.atomic
 def place_pending(*, at: datetime, grace_s: int) -> Pass:
     """Make one pass over the queue; returns at once when another placer is at it."""
@@ -145,7 +130,7 @@ def place_pending(*, at: datetime, grace_s: int) -> Pass:
         if not cursor.fetchone()[0]:
             return done
     loaded: dict[tuple[str, str], Pool] = {}
-    for place, lease in enumerate(queue(at=at), start=1):
+    for place, lease in enumerate(queue(at=at)[:BATCH], start=1):
         key = (lease.price_term, lease.currency)
         pool = loaded.get(key) or loaded.setdefault(key, _load(key, done.kept, at=at))
         kept = len(done.kept)

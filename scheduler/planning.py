@@ -16,7 +16,7 @@ from leasing import lifecycle, quotes, requesting
 from leasing.calendar import DevicesTaken
 from leasing.models import Lease, Quote
 from leasing.requesting import Wanted
-from scheduler import placing
+from scheduler import placing, waiting_line
 from scheduler import pool as pools
 from scheduler.placement import Ask, HostView, Option, Placement, Refusal, Want, decide
 from scheduler.pool import Pool
@@ -55,7 +55,7 @@ def _grace_s() -> int:
 def after_queue(*, term: str, currency: str, at: datetime) -> tuple[Pool, int]:
     """Return the pool less what the waiting leases will take, and how many wait."""
     pool = pools.load(term=term, currency=currency, at=at)
-    waiting = [lease for lease in placing.queue(at=at) if lease.currency == currency]
+    waiting = [lease for lease in waiting_line.queue(at=at) if lease.currency == currency]
     for lease in waiting:
         ask = placing.ask_for(lease, pool, at=at, grace_s=_grace_s())
         answer = pool.decide(ask, explain=False)

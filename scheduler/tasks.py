@@ -5,7 +5,7 @@ from django.conf import settings
 
 from apikit import clock
 from leasing import quotes
-from scheduler import converging, doorbell, placing, spot_prices
+from scheduler import converging, doorbell, fair_share, placing, spot_prices
 
 
 @shared_task(name="scheduler.place_pending")  # type: ignore[untyped-decorator]
@@ -37,3 +37,8 @@ def stop_over_budget(**_: object) -> None:
 @shared_task(name="scheduler.step_spot_prices")  # type: ignore[untyped-decorator]
 def step_spot_prices(**_: object) -> None:
     spot_prices.step_due(at=clock.now())
+
+
+@shared_task(name="scheduler.update_recent_use")  # type: ignore[untyped-decorator]
+def update_recent_use(**_: object) -> None:
+    fair_share.update(at=clock.now())

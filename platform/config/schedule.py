@@ -13,6 +13,7 @@ LOOPS: dict[str, float] = {  # task name -> seconds between ticks
     "scheduler.stop_exhausted": 1.0,
     "scheduler.stop_over_budget": 60.0,
     "scheduler.step_spot_prices": 15.0,
+    "scheduler.update_recent_use": 60.0,
     "agents.sweep_silence": 1.0,
     "agents.forget_old": 60.0,
     "agents.update_scores": 60.0,

@@ -17,7 +17,7 @@ from console.models import InvariantCheck
 from console.readiness import Loop
 from leasing.models import Allocation, Lease
 from leasing.states import State
-from scheduler import placing
+from scheduler import waiting_line
 
 SHOWN = 12  # lines of a list; the rest is a link away
 
@@ -159,7 +159,7 @@ def _why_out(device: Device) -> str | None:
 
 def queue(*, at: datetime) -> Queue:
     """Return who waits, in the order of service, and for what."""
-    waiting = placing.queue(at=at)
+    waiting = waiting_line.queue(at=at)
     prefetch_related_objects(waiting[:SHOWN], "organization")
     reasons: Counter[str] = Counter()
     for lease in waiting:

@@ -22,7 +22,9 @@ class MembershipInline(admin.TabularInline):  # type: ignore[type-arg]
 
 @admin.register(Organization)
 class OrganizationAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
-    list_display = ["name", "slug", "currency", "gpu_quota", "member_count", "live_keys", "created_at", "public_id"]
+    list_display = [
+        "name", "slug", "currency", "gpu_quota", "queue_weight", "member_count", "live_keys", "created_at", "public_id",
+    ]  # fmt: skip
     list_filter = ["currency", "created_at"]
     search_fields = ["name", "slug", "=id", "memberships__user__email"]
     readonly_fields = ["public_id", "version", "created_at"]

@@ -1,6 +1,7 @@
 """For whom: organizations, their members with roles, and their API keys."""
 
 from django.contrib.postgres.fields import ArrayField
+from django.core.validators import MaxValueValidator, MinValueValidator
 from django.db import models
 from django.db.models import Q
 from django.db.models.functions import Now
@@ -18,12 +19,19 @@ class Organization(models.Model):
     time_zone = models.CharField(max_length=64, default="UTC")  # of its statements: a month begins at its midnight
     currency = models.CharField(max_length=3, default="CNY")  # XTS where the hardware is simulated
     gpu_quota = models.PositiveIntegerField(default=64)  # GPUs held at one time
+    # Its part where there is less than all want, beside the weights of the others (scheduler.queue_order).
+    queue_weight = models.PositiveSmallIntegerField(
+        default=100, validators=[MinValueValidator(1), MaxValueValidator(10_000)]
+    )
     version = models.PositiveBigIntegerField(default=1)
     created_at = models.DateTimeField(db_default=Now())
 
     class Meta:
         constraints = [
             models.CheckConstraint(condition=Q(currency__regex="^[A-Z]{3}$"), name="organization_currency_is_iso_4217"),
+            models.CheckConstraint(
+                condition=Q(queue_weight__range=(1, 10_000)), name="organization_has_a_weight_in_the_queue"
+            ),
         ]
 
     @property

@@ -84,6 +84,7 @@ def test_a_changed_quota_is_recorded_with_before_and_after(operator: Client, row
     organization = rows[Organization]
     form = {
         "name": organization.name, "slug": organization.slug, "time_zone": "UTC", "currency": "CNY", "gpu_quota": "128",
+        "queue_weight": "100",
         "memberships-TOTAL_FORMS": "0", "memberships-INITIAL_FORMS": "0",
     }  # fmt: skip
 
