@@ -109,6 +109,18 @@ def move_end(*, reference: str, epoch: int, not_after: datetime | None) -> int:
 
 
 @transaction.atomic
+def change_validity(*, reference: str, epoch: int, valid_for_s: int) -> int:
+    """Let this epoch run on unheard for another time from the next answer on; return how many workloads changed.
+
+    What earlier answers allowed stays in `last_valid_until`, which the fence goes by, until it has passed.
+    """
+    _lock_reference(reference)
+    changed = Workload.objects.filter(reference=reference, epoch=epoch, wanted=True).exclude(valid_for_s=valid_for_s)
+    _bump(Host.objects.filter(pk__in=changed.values("host")))
+    return changed.update(valid_for_s=valid_for_s)
+
+
+@transaction.atomic
 def unwant(*, reference: str, at: datetime, reason: str, epoch: int | None = None, member: int | None = None) -> int:
     """Give up all workloads of the reference, or those of one epoch or member; return how many were still wanted.
 

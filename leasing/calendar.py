@@ -108,13 +108,24 @@ def release(*, at: datetime, of: Q) -> int:
 
 def set_end(*, lease: Lease, epoch: int, end_at: datetime | None, stop_grace_s: int) -> None:
     """Make the ranges of a running epoch end after `end_at`; raise DevicesTaken if a later range stands in the way."""
+    _set_ranges(lease, epoch=epoch, start=None, end_at=end_at, stop_grace_s=stop_grace_s)
+
+
+def set_range(*, lease: Lease, epoch: int, start: datetime, end_at: datetime | None, stop_grace_s: int) -> None:
+    """Move the ranges of an epoch that has not begun; raise DevicesTaken if another's range stands in the way."""
+    _set_ranges(lease, epoch=epoch, start=start, end_at=end_at, stop_grace_s=stop_grace_s)
+
+
+def _set_ranges(
+    lease: Lease, *, epoch: int, start: datetime | None, end_at: datetime | None, stop_grace_s: int
+) -> None:
     rows = [row for row in live(lease_id=lease.pk) if row.epoch == epoch]
     for row in rows:
-        row.during = range_until(start=row.during.lower, end_at=end_at, stop_grace_s=stop_grace_s)
+        row.during = range_until(start=start or row.during.lower, end_at=end_at, stop_grace_s=stop_grace_s)
     try:
         with transaction.atomic():
             Allocation.objects.bulk_update(rows, ["during"])
     except IntegrityError as fault:
         if "at_a_time" not in str(fault):
             raise
-        raise DevicesTaken("Its devices are promised to somebody else after the present end.") from None
+        raise DevicesTaken("Its devices are promised to somebody else in that time.") from None

@@ -6,7 +6,7 @@ loop costs latency and never money.
 """
 
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
 from uuid import UUID
 
@@ -16,13 +16,13 @@ from django.db.models import Q
 
 from agents import fence, workloads
 from agents.models import Workload
-from apikit.errors import DomainError, InvalidInput
+from apikit.errors import DomainError
 from billing import holds, metering
 from leasing import calendar, starting, terms
 from leasing.calendar import Seat
 from leasing.models import Lease, LeaseMember
 from leasing.moves import WrongState, instant_text, locked, move
-from leasing.states import ACTIONS, EndReason, State
+from leasing.states import EndReason, State
 
 MAX_FAILED_STARTS = 3
 RECHECK_S = 5
@@ -233,61 +233,6 @@ def _finish(lease: Lease, *, at: datetime) -> Lease:
         detail=lease.ending_detail,
         charged_micros=lease.charged_micros,
     )
-
-
-@transaction.atomic
-def change_end(*, lease_id: UUID, end_at: datetime, at: datetime) -> Lease:
-    """Extend or shorten: the calendar must allow it, else DevicesTaken; a running term's end moves, nothing else.
-
-    Raises WrongState, and InvalidInput for an end more than 366 days ahead.
-    """
-    lease = locked(lease_id)
-    if "extend" not in ACTIONS[State(lease.state)]:
-        raise WrongState(f"A lease that is {lease.state} has no end to move.", lease=lease)
-    if end_at <= at:
-        raise WrongState("The new end is not in the future; end it instead.", lease=lease)
-    if end_at > at + timedelta(seconds=terms.MAX_DURATION_S):
-        detail = "An end lies at most 366 days ahead."
-        raise InvalidInput(detail, errors=[{"pointer": "", "code": "out_of_range", "detail": detail}])
-    calendar.set_end(lease=lease, epoch=lease.epoch, end_at=end_at, stop_grace_s=settings.WORKLOAD_STOP_GRACE_S)
-    lease.end_at, lease.version = end_at, lease.version + 1
-    lease.save(update_fields=["end_at", "version"])
-    starting.tell_end(lease)
-    return lease
-
-
-@transaction.atomic
-def renew(*, lease_id: UUID, at: datetime) -> bool:
-    """Move the end of a renewing lease to its next calendar step; False if it does not renew, or cannot."""
-    lease = locked(lease_id)
-    if not (lease.renew and lease.period and lease.first_active_at and lease.end_at) or lease.state != State.ACTIVE:
-        return False
-    ends, periods = lease.end_at, 1
-    while ends <= max(lease.end_at, at):
-        ends = terms.end_of(
-            start=lease.first_active_at, duration_s=None, period=lease.period, zone=lease.organization.time_zone,
-            periods=periods,
-        )  # fmt: skip
-        periods += 1
-    try:
-        calendar.set_end(lease=lease, epoch=lease.epoch, end_at=ends, stop_grace_s=settings.WORKLOAD_STOP_GRACE_S)
-    except calendar.DevicesTaken:
-        return False
-    lease.end_at, lease.version = ends, lease.version + 1
-    lease.save(update_fields=["end_at", "version"])
-    starting.tell_end(lease)
-    return True
-
-
-@transaction.atomic
-def edit(*, lease_id: UUID, changes: dict[str, Any]) -> Lease:
-    """Change what is for the tenant to say at any time: name, labels, what to do when interrupted."""
-    lease = locked(lease_id)
-    for field, value in changes.items():
-        setattr(lease, field, value)
-    lease.version += 1
-    lease.save(update_fields=[*changes, "version"])
-    return lease
 
 
 def waiting(*, lease_id: UUID, why: dict[str, Any], place: int, eta: dict[str, Any] | None, check_at: datetime) -> None:

@@ -1,6 +1,6 @@
 """A tenant's request: understood, priced, paid for in advance, and written down as a pending lease."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
@@ -106,6 +106,19 @@ def _request(asked: Mapping[str, Any], view: catalogue_view.View) -> Request:
                 }
             ],
         ) from None
+
+
+def read_request(asked: Any) -> Request:
+    """Return the request that the field `request` says, a line or a structure. Raises InvalidInput."""
+    return _request({"request": asked}, catalogue_view.current())
+
+
+def check_places(request: Request, *, currency: str, regions: Collection[str]) -> None:
+    """Raise InvalidInput if an alternative names a region where this money or these residency wishes do not reach."""
+    known = catalogue_view.current().currency_of_region
+    for option in request.options:
+        if option.region and (known[option.region] != currency or option.region not in regions):
+            raise _invalid("/request", "bad_value", f"This lease may stand in {', '.join(regions)}.")
 
 
 def options(text: str) -> tuple[Option, ...]:

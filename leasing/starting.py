@@ -49,6 +49,11 @@ def tell_end(lease: Lease) -> None:
     workloads.move_end(reference=lease.public_id, epoch=lease.epoch, not_after=_not_after(lease))
 
 
+def tell_validity(lease: Lease) -> None:
+    """Let the hosts of the present epoch know how long its containers may run unheard, which was changed."""
+    workloads.change_validity(reference=lease.public_id, epoch=lease.epoch, valid_for_s=_valid_for_s(lease))
+
+
 def _not_after(lease: Lease) -> datetime | None:
     # A host counts whole seconds down: without the slack it could stop a second before the term is over.
     # A renewal is made at the end and must reach the hosts before they stop. The calendar keeps the cleaning time.

@@ -48,12 +48,12 @@ NEXT: Mapping[State, frozenset[State]] = {
 HOLDS_DEVICES = frozenset({State.SCHEDULED, State.PROVISIONING, State.ACTIVE, State.PARKED, State.ENDING})
 LIVE = frozenset(State) - {State.ENDED}
 
-# What a tenant may ask for in each state: the `actions` of the object.
+# What a tenant may ask for in each state; `actions.of` leaves out what this lease's term does not have.
 ACTIONS: Mapping[State, tuple[str, ...]] = {
-    State.PENDING: ("cancel", "end"),
-    State.SCHEDULED: ("cancel", "end"),
+    State.PENDING: ("cancel", "end", "defer"),
+    State.SCHEDULED: ("cancel", "end", "defer"),
     State.PROVISIONING: ("cancel", "end", "extend", "shorten"),
-    State.ACTIVE: ("end", "extend", "shorten", "park", "restart"),
+    State.ACTIVE: ("end", "extend", "shorten", "renew", "park", "restart", "resize"),
     State.PARKED: ("end", "resume"),
     State.INTERRUPTED: ("end", "extend", "shorten"),
     State.ENDING: (),

@@ -1,8 +1,6 @@
-"""Doors: /leases, /offers and /quotes, since any of their writes may ask the decider."""
+"""Doors: /leases, since any of their writes may ask the decider. Its actions stand in `acts_api.py`."""
 
-from collections.abc import AsyncIterator, Callable
-from datetime import timedelta
-from functools import partial
+from collections.abc import AsyncIterator
 from typing import Any, ClassVar
 
 from django.core.handlers.asgi import ASGIRequest
@@ -13,15 +11,12 @@ from rest_framework.response import Response
 from apikit import etag, pagination, strict_query
 from apikit.errors import NotFound
 from billing import receipts
-from leasing import lifecycle, moves, parking, quotes, requesting
+from leasing import moves, requesting, term_changes
 from leasing.models import Lease, Quote
-from leasing.states import ACTIONS, EndReason, State
-from scheduler import doorbell, following, planning, recovery, rendering, streaming
-from scheduler.lease_requests import ChangeEnd, EndRequest, LeaseEdit, LeaseRequest, ParkRequest, QuoteRequest
+from leasing.states import State
+from scheduler import acts_api, doorbell, following, offer_rendering, planning, rendering, streaming
+from scheduler.lease_requests import LeaseEdit, LeaseRequest
 from tenants.access import OrganizationView
-
-DEFAULT_TTL_S = 120
-TERMS = ("on_demand", "spot", "spot:0", "spot:120", "spot:600", "reserved:P1W", "reserved:P1M", "reserved:P1Y")
 
 
 class LeaseCollection(OrganizationView):
@@ -50,7 +45,7 @@ class LeaseCollection(OrganizationView):
             wanted = requesting.understand(organization=self.organization, asked=values, at=self.at)
             if self.dry_run:
                 plan = planning.plan(organization=self.organization, wanted=wanted, at=self.at)
-                return Response({"plan": rendering.plan(plan)})
+                return Response({"plan": offer_rendering.plan(plan)})
             if values.get("if_no_capacity") == "refuse":
                 lease = planning.request_now(
                     organization=self.organization, wanted=wanted, at=self.at, created_by=self.principal.actor
@@ -87,80 +82,11 @@ class LeaseItem(OrganizationView):
         values = self.read(LeaseEdit)
         lease = self.found(self.mine(Lease).select_for_update(no_key=True), "lease", id)
         self.check_version(lease.version, required=True)
-        lease = lifecycle.edit(lease_id=lease.pk, changes=values)
+        lease = term_changes.edit(lease_id=lease.pk, changes=values, at=self.at)
         return self.one(rendering.lease(lease, at=self.at), version=lease.version)
 
     def delete(self, request: Request, id: str) -> Response:
-        return _end(self, id)
-
-
-def _end(view: OrganizationView, id: str) -> Response:
-    lease = view.found(view.mine(Lease), "lease", id)
-    view.check_version(lease.version)
-    lease = recovery.end_now(lease=lease, reason=EndReason.TENANT, at=view.at)
-    doorbell.after_commit("scheduler.converge")
-    return view.one(rendering.lease(lease, at=view.at), version=lease.version)
-
-
-class LeaseEnd(OrganizationView):
-    """`end` and `cancel`: one act under two names; repeating it is 200."""
-
-    policy: ClassVar = {"post": "leases:write"}
-
-    def post(self, request: Request, id: str) -> Response:
-        self.read(EndRequest, optional=True)
-        return _end(self, id)
-
-
-class LeaseAction(OrganizationView):
-    """All other actions; any that the lease's state does not list is 409 `invalid-transition`."""
-
-    policy: ClassVar = {"post": "leases:write"}
-
-    def post(self, request: Request, id: str, action: str) -> Response:
-        lease = self.found(self.mine(Lease), "lease", id)
-        if action not in ACTIONS[State(lease.state)]:
-            raise moves.WrongState(f"A lease that is {lease.state} has no action {action}.", lease=lease)
-        lease = ACTS[action](self, lease)
-        doorbell.after_commit("scheduler.converge")
-        return self.one(rendering.lease(lease, at=self.at), version=lease.version)
-
-
-def _change_end(view: OrganizationView, lease: Lease, *, sign: int) -> Lease:
-    end_at = _new_end(lease, view.read(ChangeEnd), sign=sign)
-    return lifecycle.change_end(lease_id=lease.pk, end_at=end_at, at=view.at)
-
-
-def _park(view: OrganizationView, lease: Lease) -> Lease:
-    keep = view.read(ParkRequest, optional=True).get("keep", parking.HOLD)
-    return recovery.park_now(lease=lease, keep=keep, at=view.at)
-
-
-def _resume(view: OrganizationView, lease: Lease) -> Lease:
-    view.read(EndRequest, optional=True)
-    return parking.resume(lease_id=lease.pk, at=view.at)
-
-
-def _restart(view: OrganizationView, lease: Lease) -> Lease:
-    view.read(EndRequest, optional=True)
-    return recovery.restart_now(lease=lease, at=view.at)
-
-
-ACTS: dict[str, Callable[[OrganizationView, Lease], Lease]] = {
-    "extend": partial(_change_end, sign=1),
-    "shorten": partial(_change_end, sign=-1),
-    "park": _park,
-    "resume": _resume,
-    "restart": _restart,
-}
-
-
-def _new_end(lease: Lease, asked: dict[str, Any], *, sign: int) -> Any:
-    if "end_at" in asked:
-        return asked["end_at"]
-    if lease.end_at is None:
-        raise moves.WrongState("It has no end to move from; say end_at.", lease=lease)
-    return lease.end_at + timedelta(seconds=sign * asked["by_s"])
+        return acts_api.end(self, id)
 
 
 def wants_stream(request: Request) -> bool:
@@ -251,67 +177,3 @@ class LeaseReceipt(OrganizationView):
         if lease.first_active_at is None:
             raise moves.WrongState("It has never been active, so nothing was metered.", lease=lease)
         return Response(receipts.export(reference=lease.public_id, at=lease.ended_at or self.at))
-
-
-class OfferCollection(OrganizationView):
-    policy: ClassVar = {"get": "leases:read"}
-    query: ClassVar = {
-        "get": {
-            "request": strict_query.text(256),
-            "region": strict_query.text(40),
-            "term": strict_query.choice(*TERMS),
-            "currency": strict_query.text(3, pattern="[A-Z]{3}"),
-            "sort": strict_query.choice("price", "-price", "available", "-available"),
-            "group_by": strict_query.choices("model", "region"),
-        }
-    }
-
-    def get(self, request: Request) -> Response:
-        lines = planning.offers(
-            organization=self.organization,
-            currency=self.parameters.get("currency", self.organization.currency),
-            term=self.parameters.get("term", "on_demand"),
-            region=self.parameters.get("region"),
-            request=self.parameters.get("request"),
-            at=self.at,
-        )
-        shown = rendering.offers(
-            lines, sort=self.parameters.get("sort", "price"), group_by=self.parameters.get("group_by", ())
-        )
-        return Response({"items": shown, "next_cursor": None})
-
-
-class QuoteCollection(OrganizationView):
-    policy: ClassVar = {"get": "leases:read", "post": "leases:write"}
-    query: ClassVar = {"get": pagination.PARAMETERS}
-
-    def get(self, request: Request) -> Response:
-        return self.page(self.mine(Quote).select_related("lease"), rendering.quote)
-
-    def post(self, request: Request) -> Response:
-        values = self.read(QuoteRequest)
-        ttl_s = values.pop("ttl_s", DEFAULT_TTL_S)
-        wanted = requesting.understand(organization=self.organization, asked=values, at=self.at)
-        quote = planning.quote(organization=self.organization, wanted=wanted, ttl_s=ttl_s, at=self.at)
-        return self.created(rendering.quote(quote), version=quote.version, location=f"/quotes/{quote.public_id}")
-
-
-class QuoteItem(OrganizationView):
-    policy: ClassVar = {"get": "leases:read", "delete": "leases:write"}
-
-    def get(self, request: Request, id: str) -> Response:
-        quote = self.found(self.mine(Quote).select_related("lease"), "quote", id)
-        return self.one(rendering.quote(quote), version=quote.version)
-
-    def delete(self, request: Request, id: str) -> Response:
-        quote = quotes.cancel(quote_id=self.found(self.mine(Quote), "quote", id).pk, at=self.at)
-        return self.one(rendering.quote(quote), version=quote.version)
-
-
-class QuoteCancel(OrganizationView):
-    policy: ClassVar = {"post": "leases:write"}
-
-    def post(self, request: Request, id: str) -> Response:
-        self.read(EndRequest, optional=True)
-        quote = quotes.cancel(quote_id=self.found(self.mine(Quote), "quote", id).pk, at=self.at)
-        return self.one(rendering.quote(quote), version=quote.version)

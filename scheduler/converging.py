@@ -18,7 +18,7 @@ from agents.models import Workload
 from agents.protocol import NOT_RENEWED
 from audit import ids
 from billing import budgets, exhaustion
-from leasing import calendar, lifecycle, moves, parking, starting
+from leasing import calendar, lifecycle, moves, parking, rebinding, starting, term_changes
 from leasing.models import Lease
 from leasing.states import EndReason, State
 from scheduler import giving_back, recovery
@@ -150,6 +150,9 @@ def _provisioning(lease: Lease, at: datetime) -> None:
     if lease.end_at and lease.end_at <= at:
         lifecycle.end(lease_id=lease.pk, reason=EndReason.EXPIRED, at=at)
         return
+    if not workloads:
+        rebinding.begin(lease_id=lease.pk, at=at)
+        return
     began_at = _usable_from(workloads)
     if began_at is not None:
         lifecycle.activate(lease_id=lease.pk, at=began_at, now=at)
@@ -218,7 +221,7 @@ def _active(lease: Lease, at: datetime) -> None:
             detail=f"Its command exited with {last.exit_code}.", exit_code=last.exit_code,
         )  # fmt: skip
         return
-    if lease.end_at and lease.end_at <= at and not lifecycle.renew(lease_id=lease.pk, at=at):
+    if lease.end_at and lease.end_at <= at and not term_changes.renew(lease_id=lease.pk, at=at):
         # Its containers have stopped at the end by themselves; whatever was seen after it counts for nothing.
         last_good = min(lease.end_at, lost[0]) if lost else lease.end_at
         lifecycle.end(lease_id=lease.pk, reason=EndReason.EXPIRED, at=at, last_good=last_good)

@@ -27,18 +27,17 @@ def release_devices(*, at: datetime) -> int:
     held = {(row.lease.public_id, row.lease.pk, row.epoch, row.rank, row.device.host_id) for row in over if row.lease}
     released = 0
     for reference, lease_id, epoch, rank, host_id in sorted(held, key=str):
-        if _is_gone(reference, epoch=epoch, rank=rank, host_id=host_id):
+        if _is_gone(reference, epoch=epoch, host_id=host_id):
             of_it = Q(lease=lease_id, epoch=epoch, rank=rank, device__host=host_id)
             with transaction.atomic():
                 released += calendar.release(at=at, of=of_it)
     return released
 
 
-def _is_gone(reference: str, *, epoch: int, rank: int, host_id: UUID) -> bool:
-    # A restart keeps the devices for its new epoch: the containers of those before it were on them too.
+def _is_gone(reference: str, *, epoch: int, host_id: UUID) -> bool:
+    # Its containers of earlier epochs too: a restart keeps the devices. None at all: it was given up before it began.
     on_them = Workload.objects.filter(reference=reference, epoch__lte=epoch, host_id=host_id)
-    was_there = on_them.filter(epoch=epoch, member=rank).exists()
-    return was_there and not on_them.filter(gone_at=None).exists()
+    return not on_them.filter(gone_at=None).exists()
 
 
 def drifted_devices(*, at: datetime) -> set[UUID]:

@@ -213,6 +213,26 @@ class ChangeEnd(StrictSerializer):
         return values
 
 
+class ChangeStart(StrictSerializer):
+    """Relative or absolute, never both."""
+
+    by_s = Integer(min_value=60, max_value=365 * 86_400, required=False)
+    start_at = Instant(required=False)
+
+    def validate(self, values: dict[str, Any]) -> dict[str, Any]:
+        if len(values) != 1:
+            raise fault("exactly_one_of", "Say by_s or start_at.", pointer="/by_s")
+        return values
+
+
+class RenewRequest(StrictSerializer):
+    periods = Integer(min_value=1, max_value=104, required=False)
+
+
+class ResizeRequest(StrictSerializer):
+    request = Either(text=Text(), structure=RequestStructure())
+
+
 class LeaseEdit(StrictSerializer):
     name = Name(required=False)
     labels = MapOf(
@@ -221,4 +241,5 @@ class LeaseEdit(StrictSerializer):
         max_length=32,
         required=False,
     )
+    ssh_keys = ListOf(child=SshKey(max_length=2048), max_length=16, required=False)
     on_interrupt = Choice(choices=[policy.value for policy in OnInterrupt], required=False)

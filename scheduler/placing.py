@@ -170,7 +170,9 @@ def _place(
     answer = pool.decide(ask)
     if isinstance(answer, Refusal):
         if lease.avoid_hosts and _failed_everywhere(lease, answer):
-            last = lease.events.filter(to_state=State.PENDING).order_by("-seq").first()
+            last = (
+                lease.events.filter(to_state=State.PENDING).exclude(from_state=State.PENDING).order_by("-seq").first()
+            )
             lifecycle.end(
                 lease_id=lease.pk, reason=EndReason.FAILED_TO_START, at=at, detail=last.detail if last else ""
             )

@@ -171,7 +171,7 @@ def plan(*, organization: Organization, wanted: Wanted, at: datetime) -> dict[st
     total = act.micros_per_hour * seconds // 3600 if seconds is not None else None
     return {
         **common,
-        "placement": [_member(decision, rank, at) for rank in range(len(decision.answer.members))],
+        "placement": [member(decision, rank) for rank in range(len(decision.answer.members))],
         "start": {"at": (decision.draft.start_at or at), "certainty": "certain"},
         "price_micros_per_hour": act.micros_per_hour,
         "estimated_total_micros": total,
@@ -186,20 +186,21 @@ def _length_s(lease: Lease, at: datetime) -> int | None:
     return int((lease.end_at - (lease.start_at or at)).total_seconds()) if lease.end_at else None
 
 
-def _member(decision: Decision, rank: int, at: datetime) -> dict[str, Any]:
+def member(decision: Decision, rank: int) -> dict[str, Any]:
+    """Return one machine of a decision that found room, as plans show it."""
     assert isinstance(decision.answer, Placement)
-    member = decision.answer.members[rank]
-    view = decision.pool.hosts[str(member.host)]
-    host = decision.pool.capacity[UUID(str(member.host).split("/")[0])]
+    placed = decision.answer.members[rank]
+    view = decision.pool.hosts[str(placed.host)]
+    host = decision.pool.capacity[UUID(str(placed.host).split("/")[0])]
     return {
         "rank": rank,
         "host": host.public_id,
         "region": view.region,
         "zone": view.zone,
         "gpu_model": view.model,
-        "gpus": len(member.seats),
+        "gpus": len(placed.seats),
         "tier": view.tier,
-        "price_micros_per_hour": member.price_micros,
+        "price_micros_per_hour": placed.price_micros,
         "driver_version": view.driver_version or None,
         "cuda_version": view.cuda_version or None,
         "simulated": view.simulated,

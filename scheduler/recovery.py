@@ -145,18 +145,19 @@ def billable_until(*, workloads: list[Workload], at: datetime, suspect_after_s: 
 
 def end_now(*, lease: Lease, reason: EndReason, at: datetime, detail: str = "") -> Lease:
     """End a lease at this second, or where its host has fallen silent, at the last one in which it was heard."""
-    return lifecycle.end(lease_id=lease.pk, reason=reason, at=at, last_good=_until(lease, at), detail=detail)
+    return lifecycle.end(lease_id=lease.pk, reason=reason, at=at, last_good=usable_until(lease, at=at), detail=detail)
 
 
 def park_now(*, lease: Lease, keep: str, at: datetime) -> Lease:
     """Park a lease; where its host has fallen silent, it is billed to the last second in which that was heard."""
-    return parking.park(lease_id=lease.pk, keep=keep, at=at, last_good=_until(lease, at))
+    return parking.park(lease_id=lease.pk, keep=keep, at=at, last_good=usable_until(lease, at=at))
 
 
 def restart_now(*, lease: Lease, at: datetime) -> Lease:
-    return parking.restart(lease_id=lease.pk, at=at, last_good=_until(lease, at))
+    return parking.restart(lease_id=lease.pk, at=at, last_good=usable_until(lease, at=at))
 
 
-def _until(lease: Lease, at: datetime) -> datetime:
+def usable_until(lease: Lease, *, at: datetime) -> datetime:
+    """Return the second at which a stop at `at` ends the lease's meter: earlier where a host of it is silent."""
     workloads = list(starting.live_workloads(lease))
     return billable_until(workloads=workloads, at=at, suspect_after_s=settings.HOST_SUSPECT_AFTER_S)

@@ -1,4 +1,4 @@
-"""Leases, quotes and events as the API shows them. A page of leases costs as many queries as one lease."""
+"""Leases, their events and charges as the API shows them. A page of leases costs as many queries as one lease."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -9,12 +9,12 @@ from uuid import UUID
 from agents.models import Host, Workload
 from apikit.money import Money
 from billing import metering
-from leasing.models import Allocation, Lease, LeaseEvent, LeaseMember, Quote
-from leasing.states import ACTIONS, State
+from leasing import actions
+from leasing.models import Allocation, Lease, LeaseEvent, LeaseMember
+from leasing.states import State
 from leasing.terms import Term
 
 _RUNS = {"ready": "running"}
-_GROUP_FIELDS = {"model": "gpu_model", "region": "region"}
 
 
 def instant(moment: datetime | None) -> str | None:
@@ -41,14 +41,15 @@ def _lease(
     row: Lease, members: list[LeaseMember], workloads: dict[tuple[int, int], Workload],
     devices: dict[tuple[int, int], list[Allocation]], *, at: datetime, with_cost: bool,
 ) -> dict[str, Any]:  # fmt: skip
-    current = [member for member in members if member.epoch == row.epoch]
+    # A lease that waits again has given its members up, whatever their hosts said last.
+    current = [member for member in members if member.epoch == row.epoch and row.state != State.PENDING]
     term = Term(row.term_kind, row.period, row.renew, row.start_at, row.end_at, row.duration_s)
     return {
         "id": row.public_id,
         "version": row.version,
         "state": row.state,
         "state_since": instant(row.state_since),
-        "actions": list(ACTIONS[State(row.state)]),
+        "actions": actions.of(row),
         "request": row.request,
         "image": row.image,
         "image_reference": row.image_reference,
@@ -56,6 +57,7 @@ def _lease(
         "name": row.name,
         "labels": row.labels,
         "command": row.command,
+        "ssh_keys": row.ssh_keys,
         "on_interrupt": row.on_interrupt,
         "on_exit": row.on_exit,
         "notice_s": row.notice_s,
@@ -71,10 +73,15 @@ def _lease(
         "queue_place": row.queue_place,
         "eta": row.eta,
         "price": _price(row, current),
-        "held": Money(row.held_micros, row.currency).to_json(),
+        "held": Money(_held_micros(row), row.currency).to_json(),
         "cost": _cost(row, at) if with_cost else _final_cost(row),
         "members": [_member(m, workloads.get((m.epoch, m.rank)), devices.get((m.epoch, m.rank), [])) for m in current],
     }
+
+
+def _held_micros(row: Lease) -> int:
+    """Return what is held for its first minutes: until it burns for the first time, or is over."""
+    return 0 if row.first_active_at or row.state == State.ENDED else row.held_micros
 
 
 def _price(row: Lease, members: list[LeaseMember]) -> dict[str, Any] | None:
@@ -114,6 +121,8 @@ def _final_cost(row: Lease) -> dict[str, Any] | None:
 
 def _member(member: LeaseMember, workload: Workload | None, held: list[Allocation]) -> dict[str, Any]:
     step = workload.step if workload else "absent"
+    if workload and member.host.state == Host.State.LOST and not (workload.gone_at or workload.exited_at):
+        step = "unknown"  # what it said last is no news any more
     return {
         "rank": member.rank,
         "host": member.host.public_id,
@@ -191,55 +200,6 @@ def event(row: LeaseEvent) -> dict[str, Any]:
     }
 
 
-def quote(row: Quote) -> dict[str, Any]:
-    return {
-        "id": row.public_id,
-        "version": row.version,
-        "state": row.state,
-        "actions": ["cancel"] if row.state == Quote.State.OPEN else [],
-        "request": row.request,
-        "gpu_count": row.gpu_count,
-        "sku": row.sku,
-        "price_per_hour": Money(row.price_micros_per_hour, row.currency).to_json(),
-        "price": Money(row.price_micros_per_hour // max(row.gpu_count, 1), row.currency).to_json()
-        | {"per": "gpu_hour"},
-        "created_at": instant(row.created_at),
-        "expires_at": instant(row.expires_at),
-        "lease": row.lease.public_id if row.lease else None,
-        "simulated": row.simulated,
-    }
-
-
-def offers(lines: list[dict[str, Any]], *, sort: str, group_by: Sequence[str] = ()) -> list[dict[str, Any]]:
-    """Return the offers in order. group_by: "model", "region"; lines that differ only elsewhere become one."""
-    if group_by:
-        lines = _grouped(lines, [_GROUP_FIELDS[name] for name in group_by])
-    field = "price_micros_per_hour" if sort.endswith("price") else "available"
-    ordered = sorted(lines, key=lambda line: (line[field], line["request"]), reverse=sort.startswith("-"))
-    return [_offer(line) for line in ordered]
-
-
-def _grouped(lines: list[dict[str, Any]], fields: Sequence[str]) -> list[dict[str, Any]]:
-    groups: dict[tuple[Any, ...], list[dict[str, Any]]] = defaultdict(list)
-    for line in lines:
-        groups[tuple(line[field] for field in fields)].append(line)
-    return [_merged(group) for group in groups.values()]
-
-
-def _merged(group: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return one line for several: what they agree on, null for the rest, the lowest price, and what is free in all."""
-    cheapest = min(group, key=lambda line: (line["price_micros_per_hour"], line["request"]))
-    agreed = {name: value if all(x[name] == value for x in group) else None for name, value in cheapest.items()}
-    return agreed | {
-        "request": cheapest["request"],
-        "most_in_one_machine": max(line["most_in_one_machine"] for line in group),
-        "available": sum(line["available"] for line in group),
-        "price_micros_per_hour": cheapest["price_micros_per_hour"],
-        "currency": cheapest["currency"],
-        "simulated": any(line["simulated"] for line in group),
-    }
-
-
 def charges(row: Lease, *, at: datetime) -> dict[str, Any]:
     """Return what a lease has cost, segment by segment."""
     cost = metering.cost(reference=row.public_id, at=row.ended_at or at)
@@ -265,35 +225,3 @@ def charges(row: Lease, *, at: datetime) -> dict[str, Any]:
         "charged": Money(charged, row.currency).to_json(),
         "simulated": row.simulated,
     }
-
-
-def _offer(line: dict[str, Any]) -> dict[str, Any]:
-    price = Money(line["price_micros_per_hour"], line["currency"]).to_json() | {"per": "gpu_hour"}
-    return {name: value for name, value in line.items() if name not in {"price_micros_per_hour", "currency"}} | {
-        "price": price
-    }
-
-
-def plan(found: dict[str, Any]) -> dict[str, Any]:
-    """Return a dry run's plan with its money and times as the API writes them."""
-    currency = found["currency"]
-    micros = {
-        "price_micros_per_hour": "price_per_hour",
-        "estimated_total_micros": "estimated_total",
-        "first_hold_micros": "first_hold",
-    }
-    shown: dict[str, Any] = {}
-    for name, value in found.items():
-        if name in micros:
-            shown[micros[name]] = None if value is None else Money(value, currency).to_json()
-        else:
-            shown[name] = value
-    start = dict(found["start"])
-    if isinstance(start["at"], datetime):
-        start["at"] = instant(start["at"])
-    placement = [
-        {k: v for k, v in member.items() if k != "price_micros_per_hour"}
-        | {"price": Money(member["price_micros_per_hour"], currency).to_json() | {"per": "gpu_hour"}}
-        for member in found["placement"] or []
-    ]
-    return shown | {"start": start, "placement": placement or None}

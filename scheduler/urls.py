@@ -2,7 +2,7 @@
 
 from django.urls import path
 
-from scheduler import api
+from scheduler import acts_api, api, offers_api
 
 urlpatterns = [
     path("leases", api.LeaseCollection.as_view(), name="lease-collection"),
@@ -12,11 +12,11 @@ urlpatterns = [
     path("leases/<str:id>/members", api.LeaseMembers.as_view(), name="lease-members"),
     path("leases/<str:id>/charges", api.LeaseCharges.as_view(), name="lease-charges"),
     path("leases/<str:id>/receipt", api.LeaseReceipt.as_view(), name="lease-receipt"),
-    path("leases/<str:id>/actions/end", api.LeaseEnd.as_view(), name="lease-end"),
-    path("leases/<str:id>/actions/cancel", api.LeaseEnd.as_view(), name="lease-cancel"),
-    path("leases/<str:id>/actions/<str:action>", api.LeaseAction.as_view(), name="lease-action"),
-    path("offers", api.OfferCollection.as_view(), name="offer-collection"),
-    path("quotes", api.QuoteCollection.as_view(), name="quote-collection"),
-    path("quotes/<str:id>", api.QuoteItem.as_view(), name="quote-item"),
-    path("quotes/<str:id>/actions/cancel", api.QuoteCancel.as_view(), name="quote-cancel"),
+    path("leases/<str:id>/actions/end", acts_api.LeaseEnd.as_view(), name="lease-end"),
+    path("leases/<str:id>/actions/cancel", acts_api.LeaseEnd.as_view(), name="lease-cancel"),
+    path("leases/<str:id>/actions/<str:action>", acts_api.LeaseAction.as_view(), name="lease-action"),
+    path("offers", offers_api.OfferCollection.as_view(), name="offer-collection"),
+    path("quotes", offers_api.QuoteCollection.as_view(), name="quote-collection"),
+    path("quotes/<str:id>", offers_api.QuoteItem.as_view(), name="quote-item"),
+    path("quotes/<str:id>/actions/cancel", offers_api.QuoteCancel.as_view(), name="quote-cancel"),
 ]

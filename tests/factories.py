@@ -65,14 +65,17 @@ def make_host(
 
 
 def price(
-    sku: str = "A100_80G", *, micros: int = 3_600_000, region: str = "sim", term: str = "on_demand"
-) -> PriceVersion:
+    sku: str = "A100_80G", *, micros: int = 3_600_000, region: str = "sim", term: str = "on_demand",
+    starts_at: datetime = NOON,
+) -> PriceVersion:  # fmt: skip
     """Put one GPU of a model on the price list from NOON on, in the region's currency."""
     currency = Region.objects.get(slug=region).currency
     notices_s = (0, 600, 120) if term == "spot" else (0,)  # the last, whose version is returned, is the usual one
     for notice_s in notices_s:
         series = price_list.Series(sku, region, "verified", term, "active", currency, notice_s)
-        version = price_list.publish(series=series, price_micros_per_hour=micros, starts_at=NOON, cause="test", at=NOON)
+        version = price_list.publish(
+            series=series, price_micros_per_hour=micros, starts_at=starts_at, cause="test", at=starts_at
+        )
     return version
 
 

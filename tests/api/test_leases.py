@@ -5,12 +5,26 @@ from typing import Any
 
 import pytest
 
+from agents.models import Host
 from apikit import clock
+from leasing import lifecycle
 from leasing.models import Allocation, Lease
 from leasing.states import State
 from scheduler import converging
 from tenants.models import Organization, Role
-from tests.factories import NOON, after, hear, make_active_lease, make_host, make_image, make_tenant, place, price, say
+from tests.factories import (
+    NOON,
+    after,
+    hear,
+    make_active_lease,
+    make_host,
+    make_image,
+    make_lease,
+    make_tenant,
+    place,
+    price,
+    say,
+)
 from tests.tenants.conftest import MemberCaller
 
 pytestmark = pytest.mark.django_db
@@ -230,3 +244,80 @@ def test_a_list_costs_the_same_queries_for_one_lease_and_for_twenty(
 
     with django_assert_max_num_queries(10):
         assert len(caller.get(LEASES).json()["items"]) == 20
+
+
+def shown(caller: MemberCaller, lease: Lease) -> dict[str, Any]:
+    answer: dict[str, Any] = caller.get(f"{LEASES}/{lease.public_id}").json()
+    return answer
+
+
+def test_deferring_renewing_and_resizing_over_http(caller: MemberCaller, tenant: Organization) -> None:
+    price(term="reserved:P1M")
+    later = make_lease(tenant, term={"start_at": after(7200), "duration_s": 3600})
+    running = make_active_lease(tenant, "A100_80G x2")
+    month = make_active_lease(tenant, term={"kind": "reserved", "period": "P1M"})
+    asked = {"defer", "renew", "resize"}
+    assert [asked & set(shown(caller, lease)["actions"]) for lease in (later, running, month)] == [
+        {"defer"}, {"resize"}, {"renew"},
+    ]  # fmt: skip
+
+    deferred = caller.post(f"{LEASES}/{later.public_id}/actions/defer", {"by_s": 600})
+    assert (deferred.status_code, deferred.json()["term"]["start_at"]) == (200, "2027-03-01T14:10:00Z")
+    renewed = caller.post(f"{LEASES}/{month.public_id}/actions/renew", {"periods": 2})
+    assert (renewed.status_code, renewed.json()["term"]["end_at"]) == (200, "2027-06-01T12:00:02Z")
+    address = f"{LEASES}/{running.public_id}/actions/resize"
+    with clock.frozen(after(10)):
+        plan = caller.post(f"{address}?dry_run=1", {"request": "A100_80G x3"})
+        assert plan.json()["plan"]["price_per_hour"] == {"amount": "10.800000", "currency": "XTS"}
+        assert plan.json()["plan"]["restarts"] is True
+        resized = caller.post(address, {"request": "A100_80G x3"})
+    assert (resized.status_code, resized.json()["state"], resized.json()["gpu_count"]) == (200, "provisioning", 3)
+    assert len(resized.json()["members"][0]["gpus"]) == 3
+    assert caller.post(address, {"request": "A100_80G x4"}).json()["type"].endswith("/invalid-transition")
+
+
+def test_an_action_is_refused_when_the_lease_is_another_version_than_the_caller_saw(
+    caller: MemberCaller, tenant: Organization
+) -> None:
+    lease = make_active_lease(tenant, term="2h")
+    address = f"{LEASES}/{lease.public_id}/actions/extend"
+
+    stale = caller.post(address, {"by_s": 3600}, If_Match='"1"')
+    fresh = caller.post(address, {"by_s": 3600}, If_Match=f'"{lease.version}"')
+
+    assert (stale.status_code, fresh.status_code) == (412, 200)
+
+
+def test_a_lease_that_waits_again_shows_no_member_running_and_what_was_held_is_given_back(
+    caller: MemberCaller, tenant: Organization
+) -> None:
+    lease = make_active_lease(tenant)
+    waiting = make_lease(tenant)
+    assert shown(caller, waiting)["held"]["amount"] == "0.600000"
+    assert (shown(caller, lease)["held"]["amount"], shown(caller, lease)["members"][0]["state"]) == (
+        "0.000000",
+        "running",
+    )
+
+    lifecycle.interrupt(lease_id=lease.pk, last_good=after(10), at=after(10), reason="host_lost")
+    Host.objects.update(state=Host.State.LOST)
+    assert shown(caller, lease)["members"][0]["state"] == "unknown"
+    lifecycle.requeue(lease_id=lease.pk, at=after(11), reason="restart_elsewhere")
+
+    assert (shown(caller, lease)["state"], shown(caller, lease)["members"]) == ("pending", [])
+    ended = caller.send("DELETE", f"{LEASES}/{waiting.public_id}").json()
+    assert (ended["state"], ended["held"]["amount"]) == ("ended", "0.000000")
+
+
+def test_ssh_keys_are_changed_for_the_next_start_and_an_ended_lease_is_not_changed(
+    caller: MemberCaller, tenant: Organization
+) -> None:
+    lease = make_lease(tenant)
+    key = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJYp me"
+    address = f"{LEASES}/{lease.public_id}"
+
+    assert caller.send("PATCH", address, {"ssh_keys": [key]}, If_Match="*").json()["ssh_keys"] == [key]
+    caller.send("DELETE", address)
+    late = caller.send("PATCH", address, {"name": "late"}, If_Match="*")
+
+    assert (late.status_code, late.json()["actions"]) == (409, [])

@@ -16,14 +16,14 @@ from django.urls import get_resolver, resolve
 import gpuyard
 from console import api_description
 from console.api_operations import OPERATIONS
-from scheduler import api as scheduler_api
+from scheduler import acts_api
 from tenants.door_checks import doors, methods_of
 from tests.gpuyard.test_operations import STILL_TO_OPEN
 
 DESCRIBES_ITSELF = {"api/v1/openapi.json", "api/v1/docs"}
 # Bodies of doors that share one class: what each of its acts reads stands in a function of its own.
 ELSEWHERE = {
-    scheduler_api.LeaseAction: [getattr(act, "func", act) for act in scheduler_api.ACTS.values()],
+    acts_api.LeaseAction: [getattr(act, "func", act) for act in acts_api.ACTS.values()],
 }
 
 
@@ -51,7 +51,7 @@ def test_it_has_every_door_and_no_other() -> None:
 def test_every_act_of_a_lease_is_an_operation() -> None:
     described = {path.rpartition("/")[2] for path in api_description.document()["paths"] if "/leases/{id}/act" in path}
 
-    assert described == {*scheduler_api.ACTS, "end", "cancel"}
+    assert described == {*acts_api.ACTS, "end", "cancel"}
 
 
 def test_the_sdk_uses_the_same_names() -> None:

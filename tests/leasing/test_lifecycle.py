@@ -9,7 +9,7 @@ from django.db.models import Q
 from agents.models import Host, Workload
 from apikit.errors import InvalidInput
 from billing import holds, metering, reconcile, wallets
-from leasing import calendar, lifecycle, requesting, starting
+from leasing import calendar, lifecycle, requesting, starting, term_changes
 from leasing.calendar import Seat
 from leasing.lifecycle import Assignment
 from leasing.models import Allocation, Lease
@@ -270,9 +270,9 @@ def test_extending_is_refused_where_the_calendar_is_promised_to_somebody_else(ho
     place(at=after(6))
 
     with pytest.raises(calendar.DevicesTaken):
-        lifecycle.change_end(lease_id=lease.pk, end_at=after(4900), at=after(7))
+        term_changes.change_end(lease_id=lease.pk, end_at=after(4900), at=after(7))
 
-    assert lifecycle.change_end(lease_id=lease.pk, end_at=after(4000), at=after(8)).end_at == after(4000)
+    assert term_changes.change_end(lease_id=lease.pk, end_at=after(4000), at=after(8)).end_at == after(4000)
 
 
 def test_a_move_that_is_not_in_the_table_is_refused() -> None:

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from scheduler import rendering
+from scheduler import offer_rendering
 
 
 def line(model: str, region: str, tier: str, *, free: int, micros: int) -> dict[str, Any]:
@@ -27,7 +27,7 @@ def shown(*group_by: str) -> list[tuple[Any, ...]]:
     return [
         (row["gpu_model"], row["region"], row["tier"], row["available"], row["most_in_one_machine"],
          row["price"]["amount"])
-        for row in rendering.offers(LINES, sort="price", group_by=group_by)
+        for row in offer_rendering.offers(LINES, sort="price", group_by=group_by)
     ]  # fmt: skip
 
 
@@ -54,9 +54,9 @@ def test_by_both() -> None:
 
 
 def test_what_is_named_to_be_asked_for_is_the_cheapest() -> None:
-    assert rendering.offers(LINES, sort="price", group_by=["model"])[0]["request"] == "A100_80G x8 @south"
+    assert offer_rendering.offers(LINES, sort="price", group_by=["model"])[0]["request"] == "A100_80G x8 @south"
 
 
 @pytest.mark.parametrize("group_by", [(), ("model",), ("region",), ("model", "region")])
 def test_nothing_free_is_lost(group_by: tuple[str, ...]) -> None:
-    assert sum(row["available"] for row in rendering.offers(LINES, sort="price", group_by=group_by)) == 15
+    assert sum(row["available"] for row in offer_rendering.offers(LINES, sort="price", group_by=group_by)) == 15

@@ -9,7 +9,7 @@ from agents.models import Host, Workload
 from apikit.errors import InvalidInput
 from billing import budgets, metering, price_list, reconcile, wallets
 from billing.models.terms import BudgetAction
-from leasing import lifecycle, parking
+from leasing import parking, term_changes
 from leasing.models import Allocation, Lease
 from leasing.states import EndReason, State
 from scheduler import converging, recovery
@@ -195,7 +195,7 @@ def test_a_moved_end_moves_the_instant_at_which_the_host_stops_its_container() -
     price()
     lease = make_active_lease(term=_until(HOUR))
 
-    lifecycle.change_end(lease_id=lease.pk, end_at=after(2 * HOUR), at=after(60))
+    term_changes.change_end(lease_id=lease.pk, end_at=after(2 * HOUR), at=after(60))
 
     not_after = Workload.objects.get(reference=lease.public_id).not_after
     assert not_after is not None
@@ -275,7 +275,7 @@ def test_an_end_cannot_be_moved_beyond_what_a_lease_may_last(year: int) -> None:
     lease = make_active_lease(term=_until(HOUR))
 
     with pytest.raises(InvalidInput):
-        lifecycle.change_end(lease_id=lease.pk, end_at=datetime(year, 12, 31, 23, 59, 59, tzinfo=UTC), at=after(60))
+        term_changes.change_end(lease_id=lease.pk, end_at=datetime(year, 12, 31, 23, 59, 59, tzinfo=UTC), at=after(60))
 
 
 def test_nobody_pays_for_holding_gpus_that_are_lost() -> None:

@@ -1,0 +1,95 @@
+"""Other GPUs for a running lease: decided like any request that comes last, with its own GPUs counted as free.
+
+Its own hosts are asked first, so that as a rule what it has stays and only the difference moves. What waiting leases
+will take is not taken from them: nobody overtakes the queue by growing.
+"""
+
+from dataclasses import replace
+from datetime import datetime
+from typing import Any
+
+from django.conf import settings
+from django.db import transaction
+
+from leasing import calendar, rebinding, requesting
+from leasing.calendar import DevicesTaken
+from leasing.grammar import Request
+from leasing.models import Lease
+from scheduler import placing, planning, recovery
+from scheduler import pool as pools
+from scheduler.placement import Ask, Placement, Refusal
+from scheduler.placement.snapshot import ALL_UNITS
+from scheduler.planning import RACES, Decision, NoCapacity
+from scheduler.pool import Pool
+
+
+def consider(*, lease: Lease, request: Request, at: datetime) -> Decision:
+    """Decide what the lease would get instead; nothing is written."""
+    requesting.check_places(request, currency=lease.currency, regions=lease.constraints.get("regions", ()))
+    asked = rebinding.as_resized(lease, request, at=at)
+    pool, waiting = planning.after_queue(term=asked.price_term, currency=asked.currency, at=at)
+    if all(option.slice is None for option in request.options):
+        _free_own(pool, lease, at=at)
+    ask = placing.ask_for(asked, pool, at=at, grace_s=int(settings.WORKLOAD_STOP_GRACE_S))
+    return Decision(asked, _at_home_or_elsewhere(pool, lease, ask), pool, waiting + 1)
+
+
+def _free_own(pool: Pool, lease: Lease, *, at: datetime) -> None:
+    """Take the whole GPUs that the lease runs on for free in the overlay; a slice that it has stays where it is."""
+    own = {
+        str(row.device_id)
+        for row in calendar.live(lease_id=lease.pk)
+        if row.epoch == lease.epoch and (row.units.lower, row.units.upper) == calendar.WHOLE
+    }
+    now = pools.seconds(at)
+    for key, host in pool.hosts.items():
+        if any(str(device.key) in own for device in host.devices):
+            devices = tuple(
+                replace(d, busy=tuple(b for b in d.busy if b.units != ALL_UNITS or b.start_s > now))
+                if str(d.key) in own else d
+                for d in host.devices
+            )  # fmt: skip
+            pool.hosts[key] = replace(host, devices=devices)
+
+
+def _at_home_or_elsewhere(pool: Pool, lease: Lease, ask: Ask) -> Placement | Refusal:
+    at_home = pool.keys_of({str(row.host_id) for row in lease.members.filter(epoch=lease.epoch)})
+    views = [view for key, view in pool.hosts.items() if key in at_home]
+    answer = pool.decider.decide(views, ask, explain=False)
+    return answer if isinstance(answer, Placement) else pool.decide(ask)
+
+
+def plan(*, lease: Lease, request: Request, at: datetime) -> dict[str, Any]:
+    """Return what resizing would give and cost, as a dry run does; raise NoCapacity, and write nothing."""
+    decision = consider(lease=lease, request=request, at=at)
+    if isinstance(decision.answer, Refusal):
+        raise planning.refusal(decision)
+    act = placing.assignment(decision.draft, decision.answer, decision.pool, at=at)
+    return {
+        "request": str(request),
+        "currency": lease.currency,
+        "placement": [planning.member(decision, rank) for rank in range(len(decision.answer.members))],
+        "price_micros_per_hour": act.micros_per_hour,
+        "start": {"at": at, "certainty": "certain"},
+        "restarts": True,
+        "why_waiting": None,
+        "queue_place": None,
+    }
+
+
+@transaction.atomic
+def resize(*, lease: Lease, request: Request, at: datetime) -> Lease:
+    """Give the lease other GPUs at once or raise NoCapacity; nothing is given up before the new ones are held."""
+    for _ in range(RACES):
+        decision = consider(lease=lease, request=request, at=at)
+        if isinstance(decision.answer, Refusal):
+            raise planning.refusal(decision)
+        act = placing.assignment(decision.draft, decision.answer, decision.pool, at=at)
+        try:
+            return rebinding.resize(
+                lease_id=lease.pk, request=request, assignment=act, at=at,
+                last_good=recovery.usable_until(lease, at=at),
+            )  # fmt: skip
+        except DevicesTaken:
+            continue
+    raise NoCapacity("Somebody else took the devices in the same moment.", reasons=[], would_help=[])
