@@ -64,6 +64,12 @@ class ConfigFile:
         return self.path.exists() and bool(stat.S_IMODE(self.path.stat().st_mode) & 0o077)
 
 
+def state_folder(environ: Mapping[str, str] = os.environ) -> Path:
+    """Return where the command keeps what it learned by itself, such as host keys of leases."""
+    base = environ.get("XDG_STATE_HOME") or str(Path(environ.get("HOME") or Path.home()) / ".local" / "state")
+    return Path(base) / "gpuyard"
+
+
 def default_path(environ: Mapping[str, str] = os.environ) -> Path:
     if environ.get("GPUYARD_CONFIG"):
         return Path(environ["GPUYARD_CONFIG"])

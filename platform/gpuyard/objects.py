@@ -34,6 +34,14 @@ class Cost(Object):
     running: bool | None
 
 
+class Endpoint(Object):
+    """Where a port of a container is published."""
+
+    port: int  # of the container
+    address: str  # of the host
+    host_port: int
+
+
 class Member(Object):
     """One host's part of a lease."""
 
@@ -45,6 +53,8 @@ class Member(Object):
     detail: str | None
     gpus: list[Any] | None
     container: str | None  # its name on the host
+    endpoints: list[Endpoint] | None
+    ssh_host_keys: list[str] | None  # public keys of the container's SSH server, where they are known
 
 
 class Lease(Object):

@@ -19,6 +19,7 @@ from gpuyard.cli import (
     own_verbs,
     people_verbs,
     problems,
+    reaching_verbs,
     receipt_verbs,
     setup_verbs,
 )
@@ -61,7 +62,7 @@ class Root(click.Group):
 
 
 _TOPICS = {
-    "Lease GPUs": ("offers", "plan", "quote", "run", "lease", "ps", "logs", "stop"),
+    "Lease GPUs": ("offers", "plan", "quote", "run", "lease", "ps", "logs", "ssh", "port-forward", "stop"),
     "What there is": ("models", "regions", "image", "market"),
     "What leases use": ("secret",),
     "Money": ("wallet", "statement", "invoice", "budget", "receipt", "earnings", "payout"),
@@ -99,6 +100,7 @@ cli.params += common_options()
 for verb in (
     *(setup_verbs.login, setup_verbs.config_, market_verbs.offers, market_verbs.quote, lease_verbs.lease),
     *(lease_verbs.run, lease_acts.plan, lease_verbs.ps, lease_verbs.logs, lease_verbs.stop),
+    *(reaching_verbs.ssh, reaching_verbs.port_forward),
     *(market_verbs.images, own_verbs.image, own_verbs.secret, market_verbs.models, market_verbs.regions),
     *(market_verbs.market, money_verbs.wallet, money_verbs.invoice, money_verbs.statement, money_verbs.budget),
     *(host_terms.host, money_verbs.earnings, money_verbs.payout, receipt_verbs.receipt),
