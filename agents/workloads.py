@@ -2,18 +2,20 @@
 
 Each change bumps the host's `generation`, which ends the held sync of that host. Order of locks: the caller's own rows,
 the reference (an advisory lock), hosts by id, workloads. A caller that wants several members in one transaction calls
-`want` in the order of the hosts' ids.
+`want` in the order of the hosts' ids, or `want_all` once.
 """
 
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 from uuid import UUID
 
 from django.db import connection, transaction
-from django.db.models import F, Max, QuerySet
+from django.db.models import F, QuerySet
 
-from agents.models import Host, Workload
+from agents.models import Device, Host, Workload
 from agents.protocol import WorkloadSpec, digest
 from apikit.errors import DomainError
 
@@ -33,7 +35,20 @@ class UnknownDevices(DomainError):
     title = "The host has no such devices"
 
 
-@transaction.atomic
+@dataclass(frozen=True, kw_only=True)
+class Wanted:
+    """One container that is wanted on a host: see `want`."""
+
+    reference: str
+    member: int
+    host_id: UUID
+    epoch: int
+    spec: Mapping[str, Any]
+    valid_for_s: int
+    stop_grace_s: int
+    not_after: datetime | None
+
+
 def want(
     *,
     reference: str,
@@ -54,27 +69,53 @@ def want(
     Raises StaleEpoch (a higher epoch of the reference was seen, or this one was given up), WorkloadConflict (the epoch
     exists with another host or spec), UnknownDevices, ProtocolError (the spec cannot be read).
     """
-    WorkloadSpec.from_json(dict(spec))
-    _lock_reference(reference)
-    known = Workload.objects.filter(reference=reference)
-    highest = known.aggregate(epoch=Max("epoch"))["epoch"]
-    if highest is not None and epoch < highest:
-        raise StaleEpoch(f"Epoch {epoch} of {reference} is below {highest}.", epoch=epoch, highest=highest)
-    there = known.filter(member=member, epoch=epoch).first()
-    if there is not None:
-        return _want_again(there, host_id, digest(dict(spec)), valid_for_s, stop_grace_s, not_after)
-    _bump(Host.objects.filter(pk=host_id))
-    _require_devices(host_id, spec["devices"])
-    return Workload.objects.create(
-        host_id=host_id,
-        reference=reference,
-        member=member,
-        epoch=epoch,
-        spec=dict(spec),
-        spec_hash=digest(dict(spec)),
-        valid_for_s=valid_for_s,
-        stop_grace_s=stop_grace_s,
-        not_after=not_after,
+    one = Wanted(
+        reference=reference, member=member, host_id=host_id, epoch=epoch, spec=spec, valid_for_s=valid_for_s,
+        stop_grace_s=stop_grace_s, not_after=not_after,
+    )  # fmt: skip
+    return want_all([one], at=at)[0]
+
+
+@transaction.atomic
+def want_all(wanted: Sequence[Wanted], *, at: datetime) -> list[Workload]:
+    """Want many containers, each as `want` does, in a few statements; all or none."""
+    if not wanted:
+        return []
+    for one in wanted:
+        WorkloadSpec.from_json(dict(one.spec))
+    references = {one.reference for one in wanted}
+    _lock_references(references)
+    known: dict[str, list[Workload]] = defaultdict(list)
+    for row in Workload.objects.filter(reference__in=references):
+        known[row.reference].append(row)
+    rows = [_row(one, known[one.reference], at=at) for one in wanted]
+    new = [row for row in rows if row._state.adding]
+    # Hosts in the order of their ids, once: two who want the same hosts cannot deadlock.
+    _bump(Host.objects.filter(pk__in={row.host_id for row in new}))
+    _require_devices((row.host_id, row.spec["devices"]) for row in new)
+    Workload.objects.bulk_create(new)
+    return rows
+
+
+def _row(one: Wanted, known: Sequence[Workload], *, at: datetime) -> Workload:
+    """Return the row that is there already, renewed, or a new one that is not written yet."""
+    highest = max((row.epoch for row in known), default=one.epoch)
+    if one.epoch < highest:
+        raise StaleEpoch(f"Epoch {one.epoch} of {one.reference} is below {highest}.", epoch=one.epoch, highest=highest)
+    spec_hash = digest(dict(one.spec))
+    for row in known:
+        if (row.member, row.epoch) == (one.member, one.epoch):
+            return _want_again(row, one.host_id, spec_hash, one.valid_for_s, one.stop_grace_s, one.not_after)
+    return Workload(
+        host_id=one.host_id,
+        reference=one.reference,
+        member=one.member,
+        epoch=one.epoch,
+        spec=dict(one.spec),
+        spec_hash=spec_hash,
+        valid_for_s=one.valid_for_s,
+        stop_grace_s=one.stop_grace_s,
+        not_after=one.not_after,
         wanted_at=at,
     )
 
@@ -161,9 +202,17 @@ def live_on(host_id: UUID) -> QuerySet[Workload]:
 
 
 def _lock_reference(reference: str) -> None:
+    _lock_references({reference})
+
+
+def _lock_references(references: set[str]) -> None:
     # Two epochs of one reference are wanted on two hosts, so no host's lock would make "look, then insert" one step.
     with connection.cursor() as cursor:
-        cursor.execute("SELECT pg_advisory_xact_lock(hashtextextended(%s, 20261130))", [reference])
+        cursor.execute(
+            "SELECT pg_advisory_xact_lock(hashtextextended(reference, 20261130))"
+            " FROM (SELECT unnest(%s::text[]) AS reference ORDER BY 1) AS wanted",
+            [sorted(references)],
+        )
 
 
 def _bump(hosts: QuerySet[Host]) -> dict[UUID, int]:
@@ -173,7 +222,12 @@ def _bump(hosts: QuerySet[Host]) -> dict[UUID, int]:
     return dict(Host.objects.filter(pk__in=locked).values_list("pk", "generation"))
 
 
-def _require_devices(host_id: UUID, uuids: list[str]) -> None:
-    there = set(Host.objects.get(pk=host_id).devices.values_list("uuid", flat=True))
-    if missing := sorted(set(uuids) - there):
-        raise UnknownDevices(f"Host {host_id} has no {', '.join(missing)}.", devices=missing)
+def _require_devices(wanted: Iterable[tuple[UUID, list[str]]]) -> None:
+    asked = list(wanted)
+    there: dict[UUID, set[str]] = defaultdict(set)
+    rows = Device.objects.filter(host__in={host_id for host_id, _ in asked}) if asked else Device.objects.none()
+    for host_id, uuid in rows.values_list("host_id", "uuid"):
+        there[host_id].add(uuid)
+    for host_id, uuids in asked:
+        if missing := sorted(set(uuids) - there[host_id]):
+            raise UnknownDevices(f"Host {host_id} has no {', '.join(missing)}.", devices=missing)

@@ -1,6 +1,7 @@
 """The device calendar: binding devices to a lease or a quote for a range of time, and giving them back."""
 
-from collections.abc import Iterable
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from uuid import UUID
@@ -41,12 +42,12 @@ def range_until(*, start: datetime, end_at: datetime | None, stop_grace_s: int) 
     return DateTimeTZRange(start, upper)
 
 
-def bind(
+def rows(
     *, seats: Iterable[Seat], organization_id: UUID, during: DateTimeTZRange, lease: Lease | None = None,
     quote: Quote | None = None, epoch: int = 0,
 ) -> list[Allocation]:  # fmt: skip
-    """Write the allocations of one gang, all or none; raise DevicesTaken when any unit is taken in that range."""
-    rows = [
+    """Return the allocations of one gang, not written yet."""
+    return [
         Allocation(
             device_id=seat.device_id,
             lease=lease,
@@ -58,12 +59,26 @@ def bind(
             units=NumericRange(*seat.units),
             during=during,
         )
-        # By device: two gangs that want the same machines meet at the same row first, and cannot deadlock.
-        for seat in sorted(seats, key=lambda seat: (seat.device_id, seat.units))
+        for seat in seats
     ]
+
+
+def bind(
+    *, seats: Iterable[Seat], organization_id: UUID, during: DateTimeTZRange, lease: Lease | None = None,
+    quote: Quote | None = None, epoch: int = 0,
+) -> list[Allocation]:  # fmt: skip
+    """Write the allocations of one gang, all or none; raise DevicesTaken when any unit is taken in that range."""
+    gang = rows(seats=seats, organization_id=organization_id, during=during, lease=lease, quote=quote, epoch=epoch)
+    return bind_all([gang])
+
+
+def bind_all(gangs: Iterable[Sequence[Allocation]]) -> list[Allocation]:
+    """Write the allocations of many gangs, all or none; raise DevicesTaken when any unit of any is taken."""
+    # By device: two that want the same machines meet at the same row first, and cannot deadlock.
+    wanted = sorted((row for gang in gangs for row in gang), key=lambda row: (row.device_id, row.units.lower))
     try:
         with transaction.atomic():
-            return Allocation.objects.bulk_create(rows)
+            return Allocation.objects.bulk_create(wanted)
     except IntegrityError as fault:
         if "at_a_time" not in str(fault):
             raise
@@ -81,14 +96,24 @@ def in_the_way(*, units: Iterable[tuple[UUID, tuple[int, int]]], at: datetime, b
 
     The constraints do not see it: a range that ended as promised, and whose host has not said that nothing is left.
     """
-    wanted = list(units)
-    began = Q(device__in={device for device, _ in wanted}, released_at=None, during__startswith__lte=at)
-    rows = Allocation.objects.filter(began).values_list("device_id", "units", "lease_id")
-    return any(
-        device == other and held.lower < end and first < held.upper
-        for other, held, lease_id in rows if but is None or lease_id != but
-        for device, (first, end) in wanted
-    )  # fmt: skip
+    return bool(all_in_the_way({None: list(units)}, at=at, but=but))
+
+
+def all_in_the_way[Who](
+    wanted: Mapping[Who, Sequence[tuple[UUID, tuple[int, int]]]], *, at: datetime, but: UUID | None = None
+) -> set[Who]:
+    """Return those who want units that somebody has not given back: see `in_the_way`."""
+    devices = {device for units in wanted.values() for device, _ in units}
+    began = Allocation.objects.filter(device__in=devices, released_at=None, during__startswith__lte=at)
+    held: dict[UUID, list[tuple[int, int]]] = defaultdict(list)
+    for device, units, lease_id in began.values_list("device_id", "units", "lease_id"):
+        if but is None or lease_id != but:
+            held[device].append((units.lower, units.upper))
+    return {
+        who
+        for who, units in wanted.items()
+        if any(lower < end and first < upper for device, (first, end) in units for lower, upper in held[device])
+    }
 
 
 def release(*, at: datetime, of: Q) -> int:

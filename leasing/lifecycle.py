@@ -1,11 +1,11 @@
-"""The moves of a lease. Each takes the row lock, does its own work, and ends in `_move`; all are safe to repeat.
+"""The moves of a lease, all but its assignment (`assigning`). Each takes the row lock, does its own work, and ends in
+`moves.move`; all are safe to repeat.
 
 Lock order, everywhere: organization, lease, balance, host, device; each by id. `at` is the database's clock as the door
 or loop read it. What starts or stops a meter says so with the second in which the fact was accepted, so that a late
 loop costs latency and never money.
 """
 
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 from uuid import UUID
@@ -14,83 +14,15 @@ from django.conf import settings
 from django.db import transaction
 from django.db.models import Q
 
-from agents import fence, workloads
-from agents.models import Workload
-from apikit.errors import DomainError
+from agents import workloads
 from billing import holds, metering
 from leasing import calendar, starting, terms
-from leasing.calendar import Seat
-from leasing.models import Lease, LeaseMember
+from leasing.models import Lease
 from leasing.moves import WrongState, instant_text, locked, move
 from leasing.states import EndReason, State
 
 MAX_FAILED_STARTS = 3
 RECHECK_S = 5
-
-
-class NotYet(DomainError):
-    """An earlier epoch may still run somewhere: the fence is not safe."""
-
-    slug = "no-capacity"
-    title = "The lease's earlier containers are not proven stopped yet"
-
-
-@dataclass(frozen=True)
-class Assignment:
-    """A decision to carry out: which seats, of which alternative, at which price."""
-
-    option_index: int
-    seats: tuple[Seat, ...]
-    sku: str
-    prices: dict[int, tuple[int, int]]  # by rank: price version, micro-units per GPU or slice and hour
-    facts: dict[str, Any]
-
-    @property
-    def micros_per_hour(self) -> int:
-        return sum(self.prices[seat.rank][1] for seat in self.seats)
-
-    def members(self) -> list[tuple[int, UUID, int]]:
-        """Return (rank, host, GPUs) of each member, by rank."""
-        hosts = {seat.rank: seat.host_id for seat in self.seats}
-        return [(rank, hosts[rank], sum(seat.rank == rank for seat in self.seats)) for rank in sorted(hosts)]
-
-
-@transaction.atomic
-def assign(*, lease_id: UUID, assignment: Assignment, at: datetime) -> Lease:
-    """Bind the devices and ask their hosts to run it: `pending` -> `provisioning`, or `scheduled` for a later start.
-
-    Raises DevicesTaken (the calendar's constraint refused), NotYet (the fence), WrongState (it was cancelled, or
-    assigned already). Nothing is written then.
-    """
-    lease = locked(lease_id)
-    if lease.state != State.PENDING:
-        raise WrongState(f"It is {lease.state}, not waiting for devices.", lease=lease)
-    if lease.end_at and lease.end_at <= at:
-        raise WrongState("Its end has come while it waited.", lease=lease)
-    _check_fence(lease, at)
-    lease.epoch += 1
-    lease.option_index = assignment.option_index
-    lease.sku = assignment.sku
-    lease.price_micros_per_hour = assignment.micros_per_hour
-    lease.gpu_count = len(assignment.seats)
-    later = lease.start_at if lease.start_at and lease.start_at > at else None
-    if not later and calendar.in_the_way(units=[(seat.device_id, seat.units) for seat in assignment.seats], at=at):
-        raise calendar.DevicesTaken("One of the devices is not given back yet by who had it before.")
-    during = calendar.range_until(start=later or at, end_at=lease.end_at, stop_grace_s=settings.WORKLOAD_STOP_GRACE_S)
-    calendar.bind(
-        seats=assignment.seats, organization_id=lease.organization_id, during=during, lease=lease, epoch=lease.epoch
-    )
-    LeaseMember.objects.bulk_create(
-        LeaseMember(
-            lease=lease, epoch=lease.epoch, rank=rank, host_id=host_id, gpu_count=gpus,
-            price_version_id=assignment.prices[rank][0], price_micros_per_hour=assignment.prices[rank][1],
-        )
-        for rank, host_id, gpus in assignment.members()
-    )  # fmt: skip
-    if later:
-        return move(lease, State.SCHEDULED, at=at, reason="placed", **assignment.facts)
-    starting.want_workloads(lease, at=at)
-    return move(lease, State.PROVISIONING, at=at, reason="placed", **assignment.facts)
 
 
 @transaction.atomic
@@ -101,13 +33,6 @@ def begin(*, lease_id: UUID, at: datetime) -> Lease:
         return lease
     starting.want_workloads(lease, at=at)
     return move(lease, State.PROVISIONING, at=at, reason="start_time")
-
-
-def _check_fence(lease: Lease, at: datetime) -> None:
-    for workload in Workload.objects.filter(reference=lease.public_id, gone_at__isnull=True):
-        safe_at = fence.safe_at(workload)
-        if safe_at is None or safe_at > at:
-            raise NotYet(f"Its container on {workload.host_id} is not proven stopped.")
 
 
 @transaction.atomic

@@ -1,6 +1,7 @@
 """How a lease changes state: the row's lock, the table of moves, the event and the notice, in one transaction."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 from uuid import UUID
@@ -26,39 +27,69 @@ def locked(lease_id: UUID) -> Lease:
     return Lease.objects.select_for_update(no_key=True, of=("self",)).select_related("organization").get(pk=lease_id)
 
 
+def all_locked(lease_ids: Iterable[UUID]) -> list[Lease]:
+    """Return the leases under their rows' locks, by id."""
+    rows = Lease.objects.select_for_update(no_key=True, of=("self",)).select_related("organization")
+    return list(rows.filter(pk__in=list(lease_ids)).order_by("pk"))
+
+
+@dataclass(frozen=True)
+class Move:
+    """What an event says. The lease is as it is after the move; came_from None: it begins."""
+
+    lease: Lease
+    came_from: State | None
+    to: State
+    reason: str
+    detail: str
+    facts: Mapping[str, Any]
+
+
 def note(lease: Lease, *, reason: str, at: datetime, changed: Iterable[str] = (), **facts: Any) -> Lease:
     """Save the fields that changed within a state, as a new version with its event: versions are numbered by events."""
     lease.version += 1
     lease.save(update_fields=[*changed, "version"])
-    _write_event(lease, came_from=lease.state, to=State(lease.state), reason=reason, at=at, facts=facts)
+    _write_events([Move(lease, State(lease.state), State(lease.state), reason, "", facts)], at=at)
     return lease
 
 
-def _write_event(
-    lease: Lease, *, came_from: str, to: State, reason: str, at: datetime, facts: dict[str, Any], detail: str = ""
-) -> None:
-    LeaseEvent.objects.create(
-        lease=lease, seq=lease.version, at=at, from_state=came_from, to_state=to, reason=reason, detail=detail[:500],
-        facts=facts,
+def _write_events(made: Sequence[Move], *, at: datetime) -> None:
+    LeaseEvent.objects.bulk_create(
+        LeaseEvent(
+            lease=it.lease, seq=it.lease.version, at=at, from_state=it.came_from or "", to_state=it.to,
+            reason=it.reason, detail=it.detail[:500], facts=dict(it.facts),
+        )
+        for it in made
     )  # fmt: skip
 
 
-def record(
-    lease: Lease, *, to: State, reason: str, at: datetime, came_from: str = "", detail: str = "", **facts: Any
-) -> None:
-    """Write the event of a move and the notice that leaves the system, in the transaction of the move."""
-    _write_event(lease, came_from=came_from, to=to, reason=reason, at=at, facts=facts, detail=detail)
-    messages.post(
-        topic=f"lease.{'created' if not came_from else to}",
-        key=f"{lease.public_id}:{lease.version}",
-        payload={"id": lease.public_id, "version": lease.version},
-        organization_id=lease.organization_id,
+def record_all(made: Sequence[Move], *, at: datetime) -> None:
+    """Write the events of moves and the notices that leave the system, in the transaction of the moves."""
+    _write_events(made, at=at)
+    messages.post_all(
+        [
+            messages.Post(
+                topic=f"lease.{it.to if it.came_from else 'created'}",
+                key=f"{it.lease.public_id}:{it.lease.version}",
+                payload={"id": it.lease.public_id, "version": it.lease.version},
+                organization_id=it.lease.organization_id,
+            )
+            for it in made
+        ],
         at=at,
     )
 
 
-def move(lease: Lease, to: State, *, at: datetime, reason: str, detail: str = "", **facts: Any) -> Lease:
-    """Change the state and record the move, or raise WrongState. The caller holds the row lock."""
+def record(
+    lease: Lease, *, to: State, reason: str, at: datetime, came_from: State | None = None, detail: str = "",
+    **facts: Any,
+) -> None:  # fmt: skip
+    """Write the event of one move and its notice, in the transaction of the move."""
+    record_all([Move(lease, came_from, to, reason, detail, facts)], at=at)
+
+
+def enter(lease: Lease, to: State, *, at: datetime) -> State:
+    """Change the state on the object, or raise WrongState; return the state it came from. Nothing is written yet."""
     came_from = State(lease.state)
     if to not in NEXT[came_from]:
         raise WrongState(f"A lease that is {came_from} cannot become {to}.", lease=lease)
@@ -66,6 +97,12 @@ def move(lease: Lease, to: State, *, at: datetime, reason: str, detail: str = ""
     lease.attempts = 0
     if to is not State.PENDING:
         lease.why_waiting = lease.queue_place = lease.eta = None
+    return came_from
+
+
+def move(lease: Lease, to: State, *, at: datetime, reason: str, detail: str = "", **facts: Any) -> Lease:
+    """Change the state and record the move, or raise WrongState. The caller holds the row lock."""
+    came_from = enter(lease, to, at=at)
     lease.save()
     record(lease, to=to, came_from=came_from, reason=reason, at=at, detail=detail, **facts)
     return lease

@@ -12,9 +12,9 @@ from django.db.models import Q
 from agents import host_events
 from apikit.errors import DomainError
 from audit import ids
-from leasing import calendar, lifecycle, requesting
+from leasing import assigning, calendar, requesting
+from leasing.assigning import Assignment
 from leasing.calendar import Seat
-from leasing.lifecycle import Assignment
 from leasing.models import Lease, Quote
 from leasing.requesting import Wanted
 from outbox import messages
@@ -76,7 +76,7 @@ def redeem(*, organization_id: UUID, quote_id: UUID, wanted: Wanted, at: datetim
         organization_id=organization_id, wanted=wanted, at=at, created_by=created_by, redeems=quote
     )
     calendar.release(at=at, of=Q(quote=quote))
-    lease = lifecycle.assign(lease_id=lease.pk, assignment=_from_json(quote), at=at)
+    lease = assigning.assign(lease_id=lease.pk, assignment=_from_json(quote), at=at)
     quote.state, quote.lease, quote.version = Quote.State.REDEEMED, lease, quote.version + 1
     quote.save(update_fields=["state", "lease", "version"])
     return lease

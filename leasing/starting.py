@@ -1,12 +1,12 @@
 """What binding and readiness set going: workloads on the hosts, and meters."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 
 from django.conf import settings
 
 from agents import workloads
-from agents.models import Device, Host, Workload
+from agents.models import Device, Workload
 from billing import metering
 from leasing import calendar, workload_spec
 from leasing.models import Lease, LeaseMember
@@ -16,32 +16,54 @@ RENEWAL_SLACK = timedelta(seconds=60)
 ROUNDING_SLACK = timedelta(seconds=2)
 
 
+Bound = dict[int, list[tuple[Device, tuple[int, int]]]]  # by rank: devices with their units, in the devices' order
+
+
+def bound(held: Iterable[tuple[int, Device, tuple[int, int]]]) -> Bound:
+    """Return (rank, device, units) by rank."""
+    found: Bound = {}
+    for rank, device, units in held:
+        found.setdefault(rank, []).append((device, units))
+    return {rank: sorted(found[rank], key=lambda pair: pair[0].index) for rank in sorted(found)}
+
+
 def want_workloads(lease: Lease, *, at: datetime) -> None:
-    plans, hosts = _member_plans(lease)
-    # In the order of the hosts' ids, as workloads.want asks for: two gangs on the same hosts cannot deadlock.
-    for rank, host in sorted(hosts.items(), key=lambda item: item[1].pk):
-        spec = workload_spec.build(
-            lease_id=lease.public_id,
-            image_reference=lease.image_reference,
-            command=lease.command,
-            env=lease.env,
-            ports=lease.ports,
-            ssh_keys=lease.ssh_keys,
-            members=plans,
-            rank=rank,
-            with_fabric=len({h.fabric for h in hosts.values()}) == 1 and bool(host.fabric),
-        )
-        workloads.want(
+    """Ask the hosts that are bound to the lease's present epoch to run it."""
+    held = [row for row in calendar.live(lease_id=lease.pk) if row.epoch == lease.epoch]
+    want_all([(lease, bound((row.rank, row.device, (row.units.lower, row.units.upper)) for row in held))], at=at)
+
+
+def want_all(leases: Sequence[tuple[Lease, Bound]], *, at: datetime) -> None:
+    """Ask the hosts of many leases to run them."""
+    workloads.want_all([one for lease, held in leases for one in _wanted(lease, held)], at=at)
+
+
+def _wanted(lease: Lease, held: Bound) -> list[workloads.Wanted]:
+    plans = [_member_plan(lease, rank, devices) for rank, devices in held.items()]
+    hosts = {rank: devices[0][0].host for rank, devices in held.items()}
+    return [
+        workloads.Wanted(
             reference=lease.public_id,
             member=rank,
             host_id=host.pk,
             epoch=lease.epoch,
-            spec=spec,
+            spec=workload_spec.build(
+                lease_id=lease.public_id,
+                image_reference=lease.image_reference,
+                command=lease.command,
+                env=lease.env,
+                ports=lease.ports,
+                ssh_keys=lease.ssh_keys,
+                members=plans,
+                rank=rank,
+                with_fabric=len({h.fabric for h in hosts.values()}) == 1 and bool(host.fabric),
+            ),
             valid_for_s=_valid_for_s(lease),
             stop_grace_s=settings.WORKLOAD_STOP_GRACE_S,
             not_after=_not_after(lease),
-            at=at,
         )
+        for rank, host in hosts.items()
+    ]
 
 
 def tell_end(lease: Lease) -> None:
@@ -67,28 +89,20 @@ def _valid_for_s(lease: Lease) -> int:
     return settings.WORKLOAD_VALID_FOR_S if policy is OnInterrupt.RESTART_ELSEWHERE else VALID_FOR_S[policy]
 
 
-def _member_plans(lease: Lease) -> tuple[list[workload_spec.MemberPlan], dict[int, Host]]:
-    bound: dict[int, list[tuple[Device, tuple[int, int]]]] = {}
-    for row in calendar.live(lease_id=lease.pk):
-        if row.epoch == lease.epoch:
-            bound.setdefault(row.rank, []).append((row.device, (row.units.lower, row.units.upper)))
-    plans, hosts = [], {}
-    for rank in sorted(bound):
-        devices = sorted(bound[rank], key=lambda pair: pair[0].index)
-        host = hosts[rank] = devices[0][0].host
-        eighths = sum(end - first for _, (first, end) in devices)
-        plans.append(
-            workload_spec.MemberPlan(
-                rank=rank,
-                address=host.address,
-                uuids=tuple(device.uuid for device, _ in devices),
-                units={device.uuid: units for device, units in devices if units != calendar.WHOLE},
-                cpu_milli=max(host.cpu_milli_per_gpu * eighths // 8, lease.constraints.get("min_cpu_milli", 0)),
-                ram_mib=max(host.ram_mib_per_gpu * eighths // 8, lease.constraints.get("min_ram_mib", 0)),
-                disk_mib=max(host.disk_mib_per_gpu * eighths // 8, lease.constraints.get("min_disk_mib", 0)),
-            )
-        )
-    return plans, hosts
+def _member_plan(
+    lease: Lease, rank: int, devices: Sequence[tuple[Device, tuple[int, int]]]
+) -> workload_spec.MemberPlan:  # fmt: skip
+    host = devices[0][0].host
+    eighths = sum(end - first for _, (first, end) in devices)
+    return workload_spec.MemberPlan(
+        rank=rank,
+        address=host.address,
+        uuids=tuple(device.uuid for device, _ in devices),
+        units={device.uuid: units for device, units in devices if units != calendar.WHOLE},
+        cpu_milli=max(host.cpu_milli_per_gpu * eighths // 8, lease.constraints.get("min_cpu_milli", 0)),
+        ram_mib=max(host.ram_mib_per_gpu * eighths // 8, lease.constraints.get("min_ram_mib", 0)),
+        disk_mib=max(host.disk_mib_per_gpu * eighths // 8, lease.constraints.get("min_disk_mib", 0)),
+    )
 
 
 def start_meters(lease: Lease, *, at: datetime) -> None:

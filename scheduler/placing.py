@@ -13,9 +13,9 @@ from uuid import UUID
 
 from django.db import connection, transaction
 
-from leasing import lifecycle, moves, promised_price
+from leasing import assigning, lifecycle, moves, promised_price
+from leasing.assigning import Assignment
 from leasing.calendar import CLEANING_MARGIN_S, DevicesTaken
-from leasing.lifecycle import Assignment
 from leasing.models import Lease
 from leasing.states import EndReason, State
 from scheduler import pool as pools
@@ -188,11 +188,11 @@ def _place(
         return _place(lease, pool, at=at, grace_s=grace_s, done=done, place=place, but=but | withheld)
     try:
         with transaction.atomic():
-            lifecycle.assign(lease_id=lease.pk, assignment=act, at=at)
+            assigning.assign(lease_id=lease.pk, assignment=act, at=at)
     except DevicesTaken:
         done.lost_races += 1
         return False
-    except lifecycle.NotYet as fault:
+    except assigning.NotYet as fault:
         # Its own earlier containers may still run. Its seats are kept for it meanwhile, in this pass only.
         done.waiting += 1
         pool.take(answer, organization=lease.organization_id, start_s=ask.start_s, end_s=ask.until_s)

@@ -12,7 +12,7 @@ from django.conf import settings
 from django.db import transaction
 
 from apikit.errors import DomainError, InvalidInput
-from leasing import lifecycle, quotes, requesting
+from leasing import assigning, quotes, requesting
 from leasing.calendar import DevicesTaken
 from leasing.models import Lease, Quote
 from leasing.requesting import Wanted
@@ -100,7 +100,7 @@ def request_now(*, organization: Organization, wanted: Wanted, at: datetime, cre
                     organization_id=organization.pk, wanted=wanted, at=at, created_by=created_by
                 )
                 act = placing.assignment(lease, decision.answer, decision.pool, at=at)
-                return lifecycle.assign(lease_id=lease.pk, assignment=act, at=at)
+                return assigning.assign(lease_id=lease.pk, assignment=act, at=at)
         except DevicesTaken:
             continue
     raise NoCapacity("Somebody else took the devices in the same moment.", reasons=[], would_help=[])

@@ -1,6 +1,8 @@
 """Facts to be told outside are written in the transaction that makes them true; the relay delivers them afterwards."""
 
 import json
+from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 from uuid import UUID
@@ -11,18 +13,39 @@ from outbox.models import Message
 PAYLOAD_LIMIT = 20_000  # bytes of JSON
 
 
+@dataclass(frozen=True)
+class Post:
+    """One fact to be told: see `post`."""
+
+    topic: str
+    key: str
+    payload: dict[str, Any]
+    organization_id: UUID | None
+
+
 def post(*, topic: str, key: str, payload: dict[str, Any], organization_id: UUID | None, at: datetime) -> None:
     """Write one message in the caller's transaction; a second post with this key changes nothing.
 
     topic: `lease.active`; payload: what receivers get as `data`. Raises ValueError if it is over 20 kB: say less, and
     let the receiver ask.
     """
-    if len(json.dumps(payload)) > PAYLOAD_LIMIT:
-        raise ValueError(f"the payload of {topic} is over {PAYLOAD_LIMIT} bytes")
+    post_all([Post(topic, key, payload, organization_id)], at=at)
+
+
+def post_all(posts: Sequence[Post], *, at: datetime) -> None:
+    """Write many messages at once, each as `post` does."""
+    for it in posts:
+        if len(json.dumps(it.payload)) > PAYLOAD_LIMIT:
+            raise ValueError(f"the payload of {it.topic} is over {PAYLOAD_LIMIT} bytes")
     Message.objects.bulk_create(
-        [Message(topic=topic, key=key, payload=payload, organization_id=organization_id, available_at=at)],
+        [
+            Message(
+                topic=it.topic, key=it.key, payload=it.payload, organization_id=it.organization_id, available_at=at
+            )
+            for it in posts
+        ],
         ignore_conflicts=True,
-    )
+    )  # fmt: skip
 
 
 def body(*, topic: str, payload: dict[str, Any], at: datetime) -> str:

@@ -9,9 +9,9 @@ from django.db.models import Q
 from agents.models import Host, Workload
 from apikit.errors import InvalidInput
 from billing import holds, metering, reconcile, wallets
-from leasing import calendar, lifecycle, requesting, starting, term_changes
+from leasing import assigning, calendar, lifecycle, requesting, starting, term_changes
+from leasing.assigning import Assignment
 from leasing.calendar import Seat
-from leasing.lifecycle import Assignment
 from leasing.models import Allocation, Lease
 from leasing.states import NEXT, EndReason, State
 from scheduler import converging, recovery
@@ -123,10 +123,10 @@ def test_two_leases_cannot_hold_the_same_device() -> None:
     host = make_host()
     version = price()
     first, second = make_lease(), make_lease()
-    lifecycle.assign(lease_id=first.pk, assignment=_assignment(host, version.pk), at=after(1))
+    assigning.assign(lease_id=first.pk, assignment=_assignment(host, version.pk), at=after(1))
 
     with pytest.raises(calendar.DevicesTaken):
-        lifecycle.assign(lease_id=second.pk, assignment=_assignment(host, version.pk), at=after(1))
+        assigning.assign(lease_id=second.pk, assignment=_assignment(host, version.pk), at=after(1))
 
     assert list(Allocation.objects.values_list("lease", flat=True)) == [first.pk]
     second.refresh_from_db()

@@ -1,5 +1,6 @@
 """Faults between two steps: one lease that cannot be placed, GPUs that are not clean, prices that moved meanwhile."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -98,14 +99,14 @@ def test_a_lease_that_cannot_be_bound_does_not_stop_the_placing_of_others(monkey
     make_host(gpus=4)
     price()
     poison, healthy = make_lease(), make_lease()
-    real = workloads.want
+    real = workloads.want_all
 
-    def want(**asked: Any) -> Workload:
-        if asked["reference"] == poison.public_id:
+    def want(wanted: Sequence[workloads.Wanted], **asked: Any) -> list[Workload]:
+        if any(one.reference == poison.public_id for one in wanted):
             raise RuntimeError("poison")
-        return real(**asked)
+        return real(wanted, **asked)
 
-    monkeypatch.setattr(workloads, "want", want)
+    monkeypatch.setattr(workloads, "want_all", want)
 
     place(at=after(1))
 
