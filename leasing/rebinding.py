@@ -21,9 +21,9 @@ from agents import fence, workloads
 from agents.models import Workload
 from billing import budgets, holds, metering, pricing, wallets
 from leasing import actions, calendar, promised_price, requesting, starting
+from leasing.assigning import Assignment
 from leasing.calendar import Seat
 from leasing.grammar import Request
-from leasing.lifecycle import Assignment
 from leasing.models import Allocation, Lease, LeaseMember
 from leasing.moves import WrongState, instant_text, locked, move
 from leasing.states import State
