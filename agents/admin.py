@@ -8,7 +8,8 @@ from django.contrib import admin
 from django.db.models import Count, Q, QuerySet
 from django.http import HttpRequest, HttpResponse
 
-from agents import device_life, host_events, host_life, silence, verification
+from agents import challenges, device_life, host_events, host_life, silence, verification
+from agents.machine_admin import HandoverAdmin, MachineAccessAdmin
 from agents.models import (
     Alarm,
     CapacityChange,
@@ -26,6 +27,7 @@ from agents.models import (
 from agents.operator_pages import ReadOnly, act_with_reason, actor
 from apikit import clock
 
+__all__ = ["HandoverAdmin", "MachineAccessAdmin"]  # registered as this page is read
 DRAIN_S = 3600
 
 
@@ -53,7 +55,8 @@ class HostAdmin(ReadOnly):
     exclude = ["signing_key", "sealing_key", "inventory"]
     inlines = [Devices]
     date_hierarchy = "created_at"
-    actions = ["cordon", "uncordon", "drain", "verify", "declare_lost", "quarantine", "release", "retire"]
+    actions = ["cordon", "uncordon", "drain", "verify", "declare_lost", "quarantine", "release", "certify",
+        "uncertify", "retire"]  # fmt: skip
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Host]:
         rows: QuerySet[Host] = super().get_queryset(request)
@@ -107,6 +110,16 @@ class HostAdmin(ReadOnly):
     def release(self, request: HttpRequest, hosts: QuerySet[Host]) -> HttpResponse | None:
         what = "They start again as unverified, and serve when they have passed a self-test."
         return self._act(request, hosts, "release", "Release hosts", what, host_life.release)
+
+    @admin.action(description="Certify, with the contract as the reason")
+    def certify(self, request: HttpRequest, hosts: QuerySet[Host]) -> HttpResponse | None:
+        what = "Data-centre power, network and a contract: sold at the certified tier's prices. Needs an L2 that holds."
+        return self._act(request, hosts, "certify", "Certify hosts", what, challenges.certify)
+
+    @admin.action(description="Take the certificate back, with a reason")
+    def uncertify(self, request: HttpRequest, hosts: QuerySet[Host]) -> HttpResponse | None:
+        what = "Verified from now on; leases that run keep their price."
+        return self._act(request, hosts, "uncertify", "Take certificates back", what, challenges.uncertify)
 
     @admin.action(description="Retire for good, with a reason")
     def retire(self, request: HttpRequest, hosts: QuerySet[Host]) -> HttpResponse | None:

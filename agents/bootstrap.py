@@ -16,6 +16,7 @@ ROOT = "/opt/gpuyard"
 STATE = "/var/lib/gpuyard-agent"
 UNIT = "/etc/systemd/system/gpuyard-agent.service"
 DRIVER_FLOOR = 535
+OPERATIONS_USER = "gpuyard-ops"
 ARCHITECTURES = ("x86_64", "aarch64")
 INSTALL_S = 600
 
@@ -75,6 +76,7 @@ class Plan:
     unit: str = UNIT
     pythons: tuple[str, ...] = ("python3", "python3.14", "python3.13", "python3.12")  # tried in this order
     service: bool = True
+    let_in: str = ""  # a public key of the platform's own, where the machine may be let whole (bare metal)
     install: str = ""  # a shell line instead of ours, for machines with packages of their own
     agent_options: tuple[str, ...] = ()
 
@@ -124,7 +126,7 @@ def run(*, address: Address, host_key: HostKey, credentials: Credentials, plan: 
     with Session(address, host_key=host_key, credentials=credentials) as session:
         machine = Machine(session, credentials.password)
         for step in steps(machine, plan):
-            state, found[step.name] = _carry_out(step)
+            state, found[step.name] = carry_out(step)
             say(step.name, state, found[step.name])
     return found
 
@@ -140,11 +142,13 @@ def steps(machine: Machine, plan: Plan) -> Iterator[Step]:
         yield Step("engine", lambda: _engine(machine, plan), cure=f"Install {plan.engine}, and start it.")
     yield Step("agent", lambda: _agent(machine, plan), lambda: _install(machine, plan))
     yield Step("identity", lambda: _identity(machine, plan), lambda: _enrol(machine, plan))
+    if plan.let_in:
+        yield Step("access", lambda: _access(machine, plan), lambda: _let_in(machine, plan))
     if plan.service:
         yield Step("service", lambda: _service(machine, plan), lambda: _start(machine, plan))
 
 
-def _carry_out(step: Step) -> tuple[str, str]:
+def carry_out(step: Step) -> tuple[str, str]:
     there = step.look()
     if there is not None:
         return "there", there
@@ -229,6 +233,36 @@ def _enrol(machine: Machine, plan: Plan) -> Result:
     # The token is read from standard input: a command line is seen by every user of the machine, and logged.
     line = f"mkdir -p -m 700 {state} && IFS= read -r GPUYARD_TOKEN && export GPUYARD_TOKEN && exec {call}"
     return machine.sudo(line, given=plan.token.encode() + b"\n", within_s=120)
+
+
+def access_user(machine: Machine) -> str:
+    """Return whose account lets the platform in: one of its own, or root's where there is no sudo."""
+    return OPERATIONS_USER if machine.run("command -v sudo").ok else "root"
+
+
+def _access(machine: Machine, plan: Plan) -> str | None:
+    user = access_user(machine)
+    listed = machine.sudo(f"cat ~{user}/.ssh/authorized_keys")
+    may = user == "root" or machine.sudo(f"test -s /etc/sudoers.d/{user}").ok
+    return user if may and plan.let_in in listed.out.splitlines() else None
+
+
+def _let_in(machine: Machine, plan: Plan) -> Result:
+    user = access_user(machine)
+    make = ""
+    if user != "root":
+        make = (
+            f"getent passwd {user} >/dev/null || useradd --system --create-home --shell /bin/sh --password '*' {user};"
+            f" echo '{user} ALL=(ALL) NOPASSWD: ALL' > /etc/sudoers.d/.{user} && chmod 440 /etc/sudoers.d/.{user}"
+            f" && mv /etc/sudoers.d/.{user} /etc/sudoers.d/{user}; "
+        )
+    folder = f"~{user}/.ssh"
+    add = (
+        f"install -d -m 700 -o {user} {folder} && touch {folder}/authorized_keys && chmod 600 {folder}/authorized_keys"
+        f" && chown {user} {folder}/authorized_keys && cat >> {folder}/authorized_keys"
+    )
+    # A leading line end: what an editor left unfinished must not swallow the key.
+    return machine.sudo(make + add, given=f"\n{plan.let_in}\n".encode())
 
 
 def _service(machine: Machine, plan: Plan) -> str | None:

@@ -16,6 +16,9 @@ from agents.protocol import silent_life_s
 def safe_at(workload: Workload) -> datetime | None:
     """Return the first instant at which nothing of this workload can still be running; None while it is wanted.
 
+    A whole machine is no container that could run twice: another epoch may start elsewhere as soon as this one is given
+    up. Its own devices are another matter: the calendar holds them until it is back (agents.machines).
+
     The host's acknowledgement (`gone_at`) settles it at once. Without one it is the last renewal that may have reached
     the host, plus grace and margin, and never before the workload was given up.
     """
@@ -23,7 +26,7 @@ def safe_at(workload: Workload) -> datetime | None:
         return workload.gone_at
     if workload.wanted or workload.unwanted_at is None:
         return None
-    if workload.last_valid_until is None:
+    if workload.last_valid_until is None or workload.kind == Workload.Kind.MACHINE:
         return workload.unwanted_at  # no answer ever named it
     # valid_for_s is in `last_valid_until` already.
     life_s = silent_life_s(valid_for_s=0, stop_grace_s=workload.stop_grace_s)

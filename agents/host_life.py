@@ -5,13 +5,14 @@ the change log of capacity in the same transaction.
 """
 
 from collections.abc import Mapping
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
+from django.conf import settings
 from django.db import transaction
 
-from agents import availability, capacity, host_events
+from agents import availability, capacity, fence, host_events
 from agents.models import Host, Workload
 from apikit.errors import DomainError, InvalidInput, NotFound
 from audit import log
@@ -102,17 +103,44 @@ def drain(*, host_id: UUID, deadline: datetime, reason: str, by: str, at: dateti
 
 @transaction.atomic
 def retire(*, host_id: UUID, reason: str, by: str, at: datetime) -> Host:
-    """Take the host out of the pool for good: its key is void from now on. Raises HostIsBusy while something runs."""
+    """Take the host out of the pool for good: its key is void from now on. Raises HostIsBusy while something runs.
+
+    A host that is lost will acknowledge nothing any more. What was given up on it is taken for gone once its dead-man
+    timers have surely passed (agents.fence); what it was paid for ends at the last second in which it was heard.
+    """
     host = lock(host_id)
     if host.state == State.RETIRED:
         return host
-    running = Workload.objects.filter(host=host, gone_at__isnull=True).count()
-    if running:
-        raise HostIsBusy(f"{running} workloads are on the host; drain it first.", workloads=running)
+    left = list(Workload.objects.filter(host=host, gone_at__isnull=True))
+    if left:
+        _check_abandoned(host, left, at=at)
+        Workload.objects.filter(pk__in=[workload.pk for workload in left]).update(
+            gone_at=at, step="gone", detail="Its host was retired unheard."
+        )
+        facts = {"workloads": [f"{workload}" for workload in left]}
+        host_events.record(host_id=host.pk, kind="host.abandoned", detail=reason, by=by, at=at, facts=facts)
     move(host, State.RETIRED, at=at, reason=reason, by=by)
     Host.objects.filter(pk=host.pk).update(key_id="", signing_key="", sealing_key="")
     host.key_id = host.signing_key = host.sealing_key = ""
     return host
+
+
+def _check_abandoned(host: Host, left: list[Workload], *, at: datetime) -> None:
+    """Raise HostIsBusy unless the host is lost and nothing of `left` can run on it any more."""
+    facts: dict[str, Any] = {"workloads": len(left)}
+    heard_at = host.last_heard_at
+    silent = heard_at is None or at - heard_at >= timedelta(seconds=settings.HOST_SILENCE_LIMIT_S)
+    if not (silent and host.state in {State.LOST, State.QUARANTINED}):
+        raise HostIsBusy(f"{len(left)} workloads are on the host; drain it first.", **facts)
+    if any(workload.wanted for workload in left):
+        detail = "Leases still wait for this host to come back; drain it with a deadline of now, and they do not."
+        raise HostIsBusy(detail, **facts)
+    if any(workload.kind == Workload.Kind.MACHINE for workload in left):
+        raise HostIsBusy("It was let as a whole machine and is not taken back; an operator settles that.", **facts)
+    safe = [moment for workload in left if (moment := fence.safe_at(workload)) is not None]
+    if max(safe) > at:
+        when = max(safe).strftime("%Y-%m-%dT%H:%M:%SZ")
+        raise HostIsBusy(f"Its containers may run on until {when}; retire it then.", **facts, safe_at=when)
 
 
 @transaction.atomic
@@ -130,7 +158,7 @@ def release(*, host_id: UUID, reason: str, by: str, at: datetime) -> Host:
     """Let a quarantined host start again as unverified. By an operator, with the reason."""
     host = lock(host_id)
     move(host, State.UNVERIFIED, at=at, reason=reason, by=by)
-    Host.objects.filter(pk=host.pk).update(tier=Host.Tier.UNVERIFIED, verified_at=None)
+    Host.objects.filter(pk=host.pk).update(tier=Host.Tier.UNVERIFIED, verified_at=None, level="", level_at=None)
     host_events.settle_alarm(kind="host_quarantined", subject=host.public_id, at=at)
     return host
 

@@ -4,6 +4,7 @@ from dataclasses import asdict
 from datetime import datetime
 from typing import Any
 
+from agents import challenges
 from agents import score as scoring
 from agents.models import Device, Enrolment, Host, HostEvent, ScoreEntry, SelfTest
 from apikit.instants import instant, instant_or_none
@@ -48,7 +49,14 @@ def host(row: Host) -> dict[str, Any]:
         "drain_deadline": instant_or_none(row.drain_deadline),
         "tier": row.tier,
         "verified_at": instant_or_none(row.verified_at),
+        "verification": {
+            "level": row.level or None,
+            "shown_at": instant_or_none(row.level_at),
+            "holds_until": instant_or_none(row.level_at + challenges.HOLDS) if row.level_at else None,
+            "simulated": row.simulated,
+        },
         "access": row.access,
+        "bare_metal": row.bare_metal,
         "price_floor": Money(row.price_floor_micros, currency).to_json() | {"per": "gpu_hour"},
         "hours": row.hours,
         "hours_time_zone": row.hours_time_zone,
@@ -131,6 +139,8 @@ def self_test(row: SelfTest) -> dict[str, Any]:
     return {
         "id": ids.encode("test", row.pk),
         "level": row.level,
+        "asked_level": row.asked_level,
+        "round": row.round,
         "cause": row.cause,
         "simulated": row.simulated,
         "asked_at": instant(row.asked_at),

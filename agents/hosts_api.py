@@ -7,12 +7,13 @@ from django.db.models import QuerySet
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from agents import enrolment, host_life, host_rendering, verification, workloads
+from agents import enrolment, host_life, host_rendering, machine_access, verification, workloads
 from agents import score as scoring
 from agents.models import Device, Enrolment, Host, HostEvent, SelfTest
 from apikit import pagination, strict_query
 from apikit.errors import InvalidInput
 from apikit.strict_fields import (
+    Boolean,
     Choice,
     Instant,
     Integer,
@@ -45,6 +46,7 @@ class HostChange(StrictSerializer):
     access = Choice(choices=Host.Access.values, required=False)
     hours = ListOf(child=Window(), max_length=21, required=False)
     hours_time_zone = Text(max_length=64, required=False)
+    bare_metal = Boolean(required=False)  # whether it may be let as a whole machine
 
 
 class ReasonBody(StrictSerializer):
@@ -129,6 +131,13 @@ class HostItem(_HostView):
                     detail, errors=[{"pointer": "/price_floor/currency", "code": "bad_value", "detail": detail}]
                 )
             asked["price_floor_micros"] = floor.amount_micros
+        bare_metal = asked.pop("bare_metal", None)
+        if bare_metal is not None:
+            turn: dict[str, Any] = {"host_id": host.pk, "by": self.principal.actor, "at": self.at}
+            if bare_metal:
+                machine_access.offer_again(**turn)
+            else:
+                machine_access.withdraw(reason="", **turn)
         return self.answer(host_life.edit(host_id=host.pk, changes=asked, by=self.principal.actor, at=self.at))
 
 

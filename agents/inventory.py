@@ -42,7 +42,7 @@ def apply(*, host: Host, document: Mapping[str, Any], stated_hash: str, peer: st
         host_events.record(host_id=host.pk, kind="host.hardware_changed", detail=changed, at=at)
         if host.state in {Host.State.ONLINE, Host.State.SUSPECT}:
             host_life.move(host, Host.State.UNVERIFIED, at=at, reason=changed)
-        Host.objects.filter(pk=host.pk).update(tier=Host.Tier.UNVERIFIED, verified_at=None)
+        Host.objects.filter(pk=host.pk).update(tier=Host.Tier.UNVERIFIED, verified_at=None, level="", level_at=None)
         host.tier = Host.Tier.UNVERIFIED
     return None
 

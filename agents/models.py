@@ -3,6 +3,7 @@
 from django.db import models
 from django.db.models import Q
 
+from agents.machine_records import Handover, MachineAccess
 from agents.records import Alarm, CapacityChange, Enrolment, HostEvent, LogChunk, Receipt, ScoreEntry, SelfTest, Sweep
 from audit import ids
 from catalogue.models import GpuModel, Zone
@@ -13,9 +14,11 @@ __all__ = [
     "CapacityChange",
     "Device",
     "Enrolment",
+    "Handover",
     "Host",
     "HostEvent",
     "LogChunk",
+    "MachineAccess",
     "Receipt",
     "ScoreEntry",
     "SelfTest",
@@ -63,6 +66,7 @@ class Host(models.Model):
     scheduling_reason = models.CharField(max_length=300, blank=True)
     drain_deadline = models.DateTimeField(null=True, blank=True)
     simulated = models.BooleanField(default=False)
+    bare_metal = models.BooleanField(default=False)  # may be let as a whole machine (agents.machine_access)
     price_floor_micros = models.BigIntegerField(default=0)  # per GPU and hour; 0: the market's price will do
     # When the market may use it, [] = always: [{"days": [0..6], "from": "20:00", "to": "08:00"}], Monday is 0.
     hours = models.JSONField(default=list, blank=True)
@@ -85,6 +89,9 @@ class Host(models.Model):
     state_since = models.DateTimeField(null=True, blank=True)
     enrolled_at = models.DateTimeField(null=True, blank=True)
     verified_at = models.DateTimeField(null=True, blank=True)
+    level = models.CharField(max_length=2, blank=True)  # the highest that its tests have shown: L0, L1, L2
+    level_at = models.DateTimeField(null=True, blank=True)
+    challenge_at = models.DateTimeField(null=True, blank=True)  # not before this; None: to be worked out
     fingerprint = models.JSONField(default=dict, blank=True)  # as enrolled: machine, board, GPU UUIDs, PCI ids
     declared = models.JSONField(default=dict, blank=True)  # what the owner said is in it: {"gpus": {slug: count}}
 
@@ -173,14 +180,19 @@ class Device(models.Model):
 
 
 class Workload(models.Model):
-    """One container that is wanted on a host, and what the host last said of it.
+    """One container, or the whole machine, that is wanted on a host, and what the host last said of it.
 
     `reference` is whoever wants it (opaque here), `member` its part on this host, `epoch` the fence: the host never
     starts a lower one. `ready_at` is the second at which the server received the first sync that said `ready`.
     """
 
+    class Kind(models.TextChoices):
+        CONTAINER = "container"  # the agent starts it
+        MACHINE = "machine"  # the control plane gives the whole machine over SSH (agents.machines)
+
     id = models.UUIDField(primary_key=True, default=ids.new, editable=False)
     host = models.ForeignKey(Host, models.PROTECT, related_name="workloads")
+    kind = models.CharField(max_length=10, choices=Kind, default=Kind.CONTAINER)
     reference = models.CharField(max_length=40)
     member = models.PositiveSmallIntegerField()
     epoch = models.BigIntegerField()

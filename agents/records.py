@@ -203,7 +203,9 @@ class SelfTest(models.Model):
 
     id = models.UUIDField(primary_key=True, default=ids.new, editable=False)
     host = models.ForeignKey("agents.Host", models.CASCADE, related_name="self_tests")
-    level = models.CharField(max_length=2, default="L0")
+    level = models.CharField(max_length=2, default="L0")  # what it has shown (agents.challenges)
+    asked_level = models.CharField(max_length=2, default="L1")
+    round = models.PositiveSmallIntegerField(default=1)  # of an L2, which is three tests in a row
     cause = models.CharField(max_length=100)
     seed = models.CharField(max_length=64)
     devices = models.JSONField()  # UUIDs that must answer

@@ -3,16 +3,13 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from statistics import median
 from typing import Any
 
-from agents.models import Device, Host, SelfTest
+from agents import baselines, challenges
+from agents.models import Host, SelfTest
 from agents.protocol import selftest_proof
-from catalogue import figures as published
 
-PASS_PERCENT = 85
-FLEET_SIZE = 10  # below so many hosts with figures, the published ones count
-FP16_SEED_PERCENT, BANDWIDTH_SEED_PERCENT = 65, 75
+FIGURE_MAX = 2**53  # what JSON carries without loss
 
 
 @dataclass(frozen=True)
@@ -52,7 +49,7 @@ def judge(*, host: Host, test: SelfTest, event: Mapping[str, Any], at: datetime)
         check("simulated", (event.get("simulated") is True) == host.simulated, "Settled when the host enrolled."),
         *_own_checks(event.get("checks")),
     ]
-    return Verdict(checks=checks, bad=_slow(host, figures) | bad, figures=figures)
+    return Verdict(checks=checks, bad=challenges.disagree(test, figures) | _off(host, figures) | bad, figures=figures)
 
 
 def _read_devices(listed: Any) -> tuple[dict[str, str], dict[str, dict[str, int]]]:
@@ -66,7 +63,7 @@ def _read_devices(listed: Any) -> tuple[dict[str, str], dict[str, dict[str, int]
             figures[row["uuid"]] = {
                 name[:40]: value
                 for name, value in (list(measured.items())[:32] if isinstance(measured, dict) else [])
-                if isinstance(value, int) and not isinstance(value, bool)
+                if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= FIGURE_MAX
             }
     return proofs, figures
 
@@ -79,45 +76,18 @@ def _own_checks(listed: Any) -> list[dict[str, Any]]:
     ]
 
 
-def _slow(host: Host, figures: Mapping[str, Mapping[str, int]]) -> dict[str, str]:
-    """Return the devices with a figure below 85 % of what is expected of their model."""
-    slow: dict[str, str] = {}
-    for device in host.devices.filter(uuid__in=figures).select_related("model"):
-        for name, seed in _seeds(device).items():
-            value = figures[device.uuid].get(name)
-            expected = _expected(device, name, seed) if value is not None else None
-            if value is not None and expected is not None and value * 100 < expected * PASS_PERCENT:
-                slow[device.uuid] = f"{name}: {value}, of {expected:.0f} expected"
-    return slow
-
-
-def _seeds(device: Device) -> dict[str, float | None]:
-    """Return what is expected of each figure while the fleet is small; None where nothing is published."""
-    if device.model is None:
-        return {}
-    tflops = published.known(device.model, "fp16_tensor_dense_tflops")
-    gb_s = published.known(device.model, "memory_bandwidth_gb_s")
-    return {
-        "fp16_gflops": None if tflops is None else tflops * 1000 * FP16_SEED_PERCENT / 100,
-        "memory_mib_per_s": None if gb_s is None else gb_s * 1e9 / 2**20 * BANDWIDTH_SEED_PERCENT / 100,
-    }
-
-
-def _expected(device: Device, name: str, seed: float | None) -> float | None:
-    """Return the median of the last passed tests of ten other hosts with this model, or the seed.
-
-    Simulated hosts are compared with simulated ones only.
-    """
-    tests = (
-        SelfTest.objects.filter(passed=True, simulated=device.host.simulated, host__devices__model=device.model)
-        .exclude(host=device.host)
-        .order_by("host", "-answered_at")
-        .distinct("host")
-    )
-    fleet = []
-    for test in tests[:1000]:
-        same = Device.objects.filter(host=test.host_id, model=device.model).values_list("uuid", flat=True)
-        found = [test.figures[uuid][name] for uuid in same if name in test.figures.get(uuid, {})]
-        if found:
-            fleet.append(median(found))
-    return median(fleet) if len(fleet) >= FLEET_SIZE else seed
+def _off(host: Host, figures: Mapping[str, Mapping[str, int]]) -> dict[str, str]:
+    """Return the devices with a figure that is not what their model does (agents.baselines has the rule)."""
+    found: dict[str, str] = {}
+    known: dict[int, dict[str, baselines.Baseline]] = {}
+    for device in host.devices.filter(uuid__in=figures, model__isnull=False).select_related("model"):
+        if device.model is None:
+            continue
+        if device.model.pk not in known:
+            known[device.model.pk] = baselines.of_model(device.model, simulated=host.simulated, but=host)
+        for name, value in figures[device.uuid].items():
+            baseline = known[device.model.pk].get(name)
+            fault = baseline.fault(value) if baseline else None
+            if fault is not None:
+                found.setdefault(device.uuid, f"{name}: {fault}")
+    return found

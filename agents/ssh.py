@@ -38,8 +38,14 @@ class Unreachable(DomainError):
 
 
 class HostKeyChanged(DomainError):
+    """`key`: the one that it shows."""
+
     slug = "ssh-host-key-changed"
     title = "The machine shows another host key than the pinned one"
+
+    def __init__(self, detail: str, *, key: "HostKey") -> None:
+        super().__init__(detail, shown=key.fingerprint)
+        self.key = key
 
 
 class NotLetIn(DomainError):
@@ -136,9 +142,9 @@ class Session:
             )  # fmt: skip
         except paramiko.BadHostKeyException as fault:
             self._client.close()
-            shown = HostKey(fault.key.get_name(), fault.key.get_base64()).fingerprint
+            shown = HostKey(fault.key.get_name(), fault.key.get_base64())
             raise HostKeyChanged(
-                f"{self._address.name} shows {shown}; pinned is {self._pinned.fingerprint}.", shown=shown
+                f"{self._address.name} shows {shown.fingerprint}; pinned is {self._pinned.fingerprint}.", key=shown
             ) from None
         except paramiko.AuthenticationException as fault:
             self._client.close()

@@ -17,7 +17,18 @@ from django.db import transaction
 from django.db.models import Case, DateTimeField, ExpressionWrapper, F, Q, Value, When
 from django.db.models.functions import Coalesce, Greatest
 
-from agents import capacity, host_events, host_life, inventory, logs, receipts, reports, verification, workloads
+from agents import (
+    capacity,
+    host_events,
+    host_life,
+    inventory,
+    logs,
+    machines,
+    receipts,
+    reports,
+    verification,
+    workloads,
+)
 from agents.models import Host, HostEvent, Workload
 from agents.protocol import DesiredWorkload, SyncAnswer, SyncRequest, workload_key
 from agents.signing import Caller
@@ -73,7 +84,8 @@ def answer(*, applied: Applied, held: bool, at: datetime) -> SyncAnswer:
     held: whether the next request may be held too; if not, the agent pauses between requests.
     """
     host = Host.objects.select_for_update(no_key=True).only("id", "generation", "state").get(pk=applied.host_id)
-    wanted = list(Workload.objects.filter(host=host, wanted=True, gone_at__isnull=True).order_by("reference", "member"))
+    ours = Workload.objects.filter(host=host, wanted=True, gone_at__isnull=True, kind=Workload.Kind.CONTAINER)
+    wanted = list(ours.order_by("reference", "member"))
     valid = {workload.pk: _valid_for_s(workload, at) for workload in wanted}
     _renew(wanted, valid, at=at)
     Host.objects.filter(pk=host.pk).update(last_answered_at=at)
@@ -134,17 +146,21 @@ def _apply(caller: Caller, request: SyncRequest, *, peer: str, rebooted: bool, a
     if rebooted:
         host_events.record(host_id=host.pk, kind="host.rebooted", at=at)
     need, faults = _take_inventory(host, request, peer=peer, at=at)
-    known = {(w.reference, w.member, w.epoch): w for w in workloads.live_on(host.pk)}
+    there = list(workloads.live_on(host.pk))
+    known = {(w.reference, w.member, w.epoch): w for w in there if w.kind == Workload.Kind.CONTAINER}
+    whole = [workload for workload in there if workload.kind == Workload.Kind.MACHINE]
     told = reports.apply_workloads(
         host=host, items=request.workloads, have_generation=request.have_generation,
         engine_up="engine_down" not in request.conditions, known=known, at=at,
     )  # fmt: skip
     for workload in told.stuck:
         _cordon_for(workload, host, at=at)
-    leased = {uuid for w in known.values() for uuid in w.spec.get("devices", [])}
+    leased = {uuid for w in there for uuid in w.spec.get("devices", [])}
     outcome, waiting = reports.apply_devices(
         host=host, items=request.devices, inventory_is_known=not need, leased=leased, rebooted=rebooted, at=at
     )
+    if whole:
+        machines.see(host, whole, reports=request.devices, at=at)
     log_acks, log_faults = logs.accept(request.logs, known=_all_of(host, request, known), at=at)
     faults += told.faults + outcome.faults + log_faults
     acks: dict[str, Any] = {"logs": log_acks}

@@ -2,7 +2,7 @@
 
 from celery import shared_task
 
-from agents import capacity, logs, score, silence, verification
+from agents import capacity, logs, machines, score, silence, verification
 from apikit import clock
 
 
@@ -23,3 +23,13 @@ def forget_old(**_: object) -> None:
 @shared_task(name="agents.update_scores")  # type: ignore[untyped-decorator]
 def update_scores(**_: object) -> None:
     score.update(at=clock.now())
+
+
+@shared_task(name="agents.challenge_hosts")  # type: ignore[untyped-decorator]
+def challenge_hosts(**_: object) -> None:
+    verification.challenge(at=clock.now())
+
+
+@shared_task(name="agents.hand_over_machines")  # type: ignore[untyped-decorator]
+def hand_over_machines(**_: object) -> None:
+    machines.hand_over(now=clock.now)

@@ -20,7 +20,7 @@ from uuid import UUID
 from django.db import transaction
 from django.db.models import F
 
-from agents import capacity, host_events, host_life, inventory, self_test_answers
+from agents import capacity, challenges, host_events, host_life, inventory, self_test_answers
 from agents.models import Device, Host, SelfTest
 from agents.self_test_answers import Verdict, check
 from audit import ids
@@ -84,7 +84,7 @@ def consider(host: Host, *, at: datetime) -> SelfTest | None:
 
 
 @transaction.atomic
-def ask_again(*, host_id: UUID, cause: str, at: datetime) -> SelfTest | None:
+def ask_again(*, host_id: UUID, cause: str, at: datetime, level: str = "L1", round: int = 1) -> SelfTest | None:
     """Ask a host for a self-test now; None if one is open already or nothing can be tested.
 
     The host goes on serving meanwhile: only a wrong answer, or none, costs it its place.
@@ -97,7 +97,15 @@ def ask_again(*, host_id: UUID, cause: str, at: datetime) -> SelfTest | None:
     if not testable:
         return None
     Host.objects.filter(pk=host.pk).update(generation=F("generation") + 1)  # ends the held request
-    return _ask(host, testable, cause=cause, at=at)
+    return _ask(host, testable, cause=cause, at=at, level=level, round=round)
+
+
+def challenge(*, at: datetime) -> int:
+    """Ask idle hosts for what is due, unannounced; return how many were asked."""
+    asked = 0
+    for host_id, level, round in challenges.due(at=at):
+        asked += ask_again(host_id=host_id, cause="unannounced", at=at, level=level, round=round) is not None
+    return asked
 
 
 def wishes(host: Host, *, at: datetime) -> list[dict[str, Any]]:
@@ -106,7 +114,7 @@ def wishes(host: Host, *, at: datetime) -> list[dict[str, Any]]:
         {
             "verb": "selftest",
             "id": ids.encode("test", test.pk),
-            "level": test.level,
+            "level": test.asked_level,
             "seed": test.seed,
             "devices": test.devices,
             "answer_within_s": int((test.answer_by - at).total_seconds()),
@@ -136,9 +144,13 @@ def expire(*, at: datetime) -> int:
     return len(late)
 
 
-def _ask(host: Host, devices: list[str], *, cause: str, at: datetime) -> SelfTest:
+def _ask(
+    host: Host, devices: list[str], *, cause: str, at: datetime, level: str = "L1", round: int = 1
+) -> SelfTest:  # fmt: skip
     return SelfTest.objects.create(
         host=host,
+        asked_level=level,
+        round=round,
         cause=cause[:100],
         seed=secrets.token_hex(32),
         devices=devices,
@@ -151,7 +163,7 @@ def _ask(host: Host, devices: list[str], *, cause: str, at: datetime) -> SelfTes
 def _conclude(host: Host, test: SelfTest, verdict: Verdict, *, at: datetime) -> None:
     """Write the outcome down and act on it: devices that passed serve, those that failed are taken out alone."""
     good = [uuid for uuid in test.devices if uuid not in verdict.bad] if verdict.host_passed else []
-    level = "L1" if any(verdict.figures.values()) else "L0"
+    level = challenges.shown(test, verdict.figures)
     SelfTest.objects.filter(pk=test.pk).update(
         passed=not verdict.reason, checks=[*verdict.checks, *_device_checks(test, verdict)],
         figures=verdict.figures, answered_at=at, level=level,
@@ -167,8 +179,12 @@ def _conclude(host: Host, test: SelfTest, verdict: Verdict, *, at: datetime) -> 
     tested.filter(uuid__in=good, health__in=UNTESTED).update(
         health=Device.Health.HEALTHY, health_reason="", health_since=at
     )
+    for uuid, why in challenges.fallen_behind(host, test, verdict.figures).items():
+        tested.filter(uuid=uuid, health=Device.Health.HEALTHY).update(
+            health=Device.Health.SUSPECT, health_reason=f"Below its own record twice: {why}"[:300], health_since=at
+        )
     if good:
-        _verify(host, at=at)
+        _verify(host, level=level, at=at)
     else:
         _unverify(host, verdict.reason, at=at)
     capacity.changed([host.pk])
@@ -178,11 +194,13 @@ def _device_checks(test: SelfTest, verdict: Verdict) -> list[dict[str, Any]]:
     return [check(uuid, uuid not in verdict.bad, verdict.bad.get(uuid, "")) for uuid in test.devices]
 
 
-def _verify(host: Host, *, at: datetime) -> None:
+def _verify(host: Host, *, level: str, at: datetime) -> None:
     shares = inventory.shares(host, host.devices.filter(present=True).count())
     tier = Host.Tier.VERIFIED if host.tier == Host.Tier.UNVERIFIED else host.tier
     host.tier, host.verified_at, host.version = tier, at, host.version + 1
-    Host.objects.filter(pk=host.pk).update(tier=tier, verified_at=at, version=host.version, **shares)
+    Host.objects.filter(pk=host.pk).update(
+        tier=tier, verified_at=at, version=host.version, **challenges.best(host, level, at=at), **shares
+    )
     payload = {"id": host.public_id, "version": host.version}
     key = f"host.verified {host.pk} {at.isoformat()}"
     messages.post(topic="host.verified", key=key, payload=payload, organization_id=host.owner_id, at=at)
@@ -194,7 +212,7 @@ def _unverify(host: Host, reason: str, *, at: datetime) -> None:
     """An online host that fails as a whole is not offered any more. One that is silent has its own verdict."""
     if host.state == Host.State.ONLINE:
         host_life.move(host, Host.State.UNVERIFIED, at=at, reason=f"Self-test failed. {reason}")
-        Host.objects.filter(pk=host.pk).update(tier=Host.Tier.UNVERIFIED)
+        Host.objects.filter(pk=host.pk).update(tier=Host.Tier.UNVERIFIED, level="", level_at=None)
         host.tier = Host.Tier.UNVERIFIED
     else:
         _say_why(host, reason)

@@ -15,6 +15,7 @@ from uuid import UUID
 from django.db import connection, transaction
 from django.db.models import F, QuerySet
 
+from agents import machines
 from agents.models import Device, Host, Workload
 from agents.protocol import WorkloadSpec, digest
 from apikit.errors import DomainError
@@ -37,7 +38,7 @@ class UnknownDevices(DomainError):
 
 @dataclass(frozen=True, kw_only=True)
 class Wanted:
-    """One container that is wanted on a host: see `want`."""
+    """One container that is wanted on a host, or the whole machine: see `want`."""
 
     reference: str
     member: int
@@ -47,6 +48,7 @@ class Wanted:
     valid_for_s: int
     stop_grace_s: int
     not_after: datetime | None
+    kind: str = Workload.Kind.CONTAINER
 
 
 def want(
@@ -60,8 +62,9 @@ def want(
     stop_grace_s: int,
     not_after: datetime | None,
     at: datetime,
+    kind: str = Workload.Kind.CONTAINER,
 ) -> Workload:
-    """Want one container on a host, from now on; return its row. The same call again changes nothing.
+    """Want one container on a host, or the whole machine; return its row. The same call again changes nothing.
 
     spec: a protocol.WorkloadSpec as JSON. valid_for_s: how long it may run on without hearing from us. not_after: no
     renewal reaches beyond it (end of the term, or of the money); calling again with another one moves it.
@@ -71,7 +74,7 @@ def want(
     """
     one = Wanted(
         reference=reference, member=member, host_id=host_id, epoch=epoch, spec=spec, valid_for_s=valid_for_s,
-        stop_grace_s=stop_grace_s, not_after=not_after,
+        stop_grace_s=stop_grace_s, not_after=not_after, kind=kind,
     )  # fmt: skip
     return want_all([one], at=at)[0]
 
@@ -94,6 +97,7 @@ def want_all(wanted: Sequence[Wanted], *, at: datetime) -> list[Workload]:
     _bump(Host.objects.filter(pk__in={row.host_id for row in new}))
     _require_devices((row.host_id, row.spec["devices"]) for row in new)
     Workload.objects.bulk_create(new)
+    machines.begin((row for row in new if row.kind == Workload.Kind.MACHINE), at=at)
     return rows
 
 
@@ -108,6 +112,7 @@ def _row(one: Wanted, known: Sequence[Workload], *, at: datetime) -> Workload:
             return _want_again(row, one.host_id, spec_hash, one.valid_for_s, one.stop_grace_s, one.not_after)
     return Workload(
         host_id=one.host_id,
+        kind=one.kind,
         reference=one.reference,
         member=one.member,
         epoch=one.epoch,
@@ -141,11 +146,12 @@ def _want_again(
 
 
 @transaction.atomic
-def move_end(*, reference: str, epoch: int, not_after: datetime | None) -> int:
+def move_end(*, reference: str, epoch: int, not_after: datetime | None, at: datetime) -> int:
     """Let no renewal of this epoch reach beyond another instant (None: no end); return how many workloads moved."""
     _lock_reference(reference)
     moved = Workload.objects.filter(reference=reference, epoch=epoch, wanted=True).exclude(not_after=not_after)
     _bump(Host.objects.filter(pk__in=moved.values("host")))
+    machines.wake(moved.filter(kind=Workload.Kind.MACHINE).values_list("pk", flat=True), at=at)
     return moved.update(not_after=not_after)
 
 
@@ -165,7 +171,7 @@ def change_validity(*, reference: str, epoch: int, valid_for_s: int) -> int:
 def unwant(*, reference: str, at: datetime, reason: str, epoch: int | None = None, member: int | None = None) -> int:
     """Give up all workloads of the reference, or those of one epoch or member; return how many were still wanted.
 
-    What no answer ever named cannot be running anywhere: that is gone at once.
+    A container that no answer ever named cannot be running anywhere: that is gone at once. A machine is taken back.
     """
     _lock_reference(reference)
     wanted = Workload.objects.filter(reference=reference, wanted=True)
@@ -178,7 +184,8 @@ def unwant(*, reference: str, at: datetime, reason: str, epoch: int | None = Non
     given_up = 0
     for host_id, generation in generations.items():
         there = wanted.filter(host=host_id)
-        there.filter(last_valid_until__isnull=True).update(gone_at=at)
+        there.filter(last_valid_until__isnull=True, kind=Workload.Kind.CONTAINER).update(gone_at=at)
+        machines.wake(there.filter(kind=Workload.Kind.MACHINE).values_list("pk", flat=True), at=at)
         given_up += there.update(
             wanted=False, unwanted_at=at, unwanted_reason=reason[:100], unwanted_generation=generation
         )

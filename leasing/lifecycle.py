@@ -53,7 +53,7 @@ def activate(*, lease_id: UUID, at: datetime, now: datetime) -> Lease:
             calendar.set_end(
                 lease=lease, epoch=lease.epoch, end_at=lease.end_at, stop_grace_s=settings.WORKLOAD_STOP_GRACE_S
             )
-            starting.tell_end(lease)
+            starting.tell_end(lease, at=at)
     lease.failed_starts = 0
     lease.meter_seq += 1
     starting.start_meters(lease, at=at)

@@ -154,6 +154,11 @@ class Lease(models.Model):
         return ids.encode("lease", self.id)
 
     @property
+    def is_bare(self) -> bool:
+        """Whether it is whole machines over SSH instead of containers."""
+        return bool(self.constraints.get("bare"))
+
+    @property
     def price_term(self) -> str:
         """The term by which it is priced: spot with its notice, reserved with its period."""
         if self.term_kind == self.TermKind.SPOT:

@@ -39,6 +39,8 @@ def park(*, lease_id: UUID, keep: str, at: datetime, last_good: datetime | None 
         return lease
     if lease.state != State.ACTIVE:
         raise WrongState(f"A lease that is {lease.state} cannot be parked.", lease=lease)
+    if lease.is_bare:
+        raise WrongState("A whole machine cannot be parked: it is wiped when it is given back.", lease=lease)
     stopped_at = min(at, last_good) if last_good else at
     lease.meter_seq += 1
     metering.stop(reference=lease.public_id, seq=lease.meter_seq, at=stopped_at, cause="parked")
@@ -100,6 +102,8 @@ def restart(*, lease_id: UUID, at: datetime, last_good: datetime | None = None, 
     lease = locked(lease_id)
     if lease.state != State.ACTIVE:
         raise WrongState(f"A lease that is {lease.state} has nothing to restart.", lease=lease)
+    if lease.is_bare:
+        raise WrongState("A whole machine is restarted by its tenant.", lease=lease)
     lease.meter_seq += 1
     stopped_at = min(at, last_good) if last_good else at
     metering.stop(reference=lease.public_id, seq=lease.meter_seq, at=stopped_at, cause=reason)

@@ -17,7 +17,7 @@ from billing import budgets, holds
 from leasing import catalogue_view, images, moves, promised_price, terms
 from leasing.grammar import GrammarError, Option, Request, from_fields, parse
 from leasing.models import Lease, Quote
-from leasing.states import State
+from leasing.states import OnInterrupt, State
 from leasing.terms import Term, TermError
 from tenants.models import Organization
 
@@ -60,9 +60,13 @@ def understand(*, organization: Organization, asked: Mapping[str, Any], at: date
     """
     view = catalogue_view.current()
     request = _request(asked, view)
-    image = named_image(organization=organization, asked=asked) or images.NONE_YET
+    bare = bool(asked.get("bare"))
+    image = (None if bare else named_image(organization=organization, asked=asked)) or images.NONE_YET
     term = _term(asked, at)
     constraints = dict(asked.get("constraints") or {})
+    if bare:
+        _check_bare(request, asked)
+        constraints |= {"bare": True, "whole_machine": True}
     currency, regions = _places(organization, request, constraints, view)
     cap = constraints.pop("max_price", None)
     if cap is not None:
@@ -70,8 +74,22 @@ def understand(*, organization: Organization, asked: Mapping[str, Any], at: date
             raise _invalid("/constraints/max_price/currency", "bad_value", f"These GPUs are sold in {currency}.")
         constraints["max_price_micros"] = cap["amount_micros"]
     return Wanted(
-        request, image, term, currency, regions, constraints, _chosen(asked, CONTAINER), _chosen(asked, MANNERS)
-    )
+        request, image, term, currency, regions, constraints, _chosen(asked, CONTAINER),
+        _chosen(asked, MANNERS) | ({"on_interrupt": asked.get("on_interrupt") or OnInterrupt.END} if bare else {}),
+    )  # fmt: skip
+
+
+def _check_bare(request: Request, asked: Mapping[str, Any]) -> None:
+    """A whole machine has no image and no container, and cannot be moved: what was done to it by hand stays on it."""
+    for name in ("image", "image_id", "command", "env", "ports"):
+        if asked.get(name):
+            raise _invalid(f"/{name}", "exactly_one_of", "A whole machine starts no image: leave this out.")
+    if any(option.slice for option in request.options):
+        raise _invalid("/request", "bad_value", "A whole machine has whole GPUs.")
+    if asked.get("on_interrupt") == OnInterrupt.RESTART_ELSEWHERE:
+        raise _invalid("/on_interrupt", "bad_value", "A whole machine is not moved: end or wait_for_host.")
+    if asked.get("on_exit") == "restart":
+        raise _invalid("/on_exit", "bad_value", "A whole machine has no command that could exit.")
 
 
 def named_image(*, organization: Organization, asked: Mapping[str, Any]) -> images.Resolved | None:
@@ -219,6 +237,8 @@ def request_lease(
     Raises QuotaExceeded, budgets.BudgetExceeded, holds.InsufficientFunds or NothingForSale; nothing is written then.
     """
     # The lock makes "count, then insert" one step: without it two requests could each see the last GPU of the quota.
+    if wanted.constraints.get("bare") and not wanted.container.get("ssh_keys"):
+        raise _invalid("/ssh_keys", "required", "A whole machine is entered over SSH: give a public key.")
     organization = Organization.objects.select_for_update(no_key=True).get(pk=organization_id)
     priced_at = redeems.created_at if redeems else at
     lease = draft(organization=organization, wanted=wanted, at=at, priced_at=priced_at)

@@ -61,14 +61,15 @@ def _wanted(lease: Lease, held: Bound) -> list[workloads.Wanted]:
             valid_for_s=_valid_for_s(lease),
             stop_grace_s=settings.WORKLOAD_STOP_GRACE_S,
             not_after=_not_after(lease),
+            kind=Workload.Kind.MACHINE if lease.is_bare else Workload.Kind.CONTAINER,
         )
         for rank, host in hosts.items()
     ]
 
 
-def tell_end(lease: Lease) -> None:
+def tell_end(lease: Lease, *, at: datetime) -> None:
     """Let the hosts of the present epoch know an end that moved: they stop its containers by themselves then."""
-    workloads.move_end(reference=lease.public_id, epoch=lease.epoch, not_after=_not_after(lease))
+    workloads.move_end(reference=lease.public_id, epoch=lease.epoch, not_after=_not_after(lease), at=at)
 
 
 def tell_validity(lease: Lease) -> None:

@@ -38,7 +38,7 @@ def _set_end(lease: Lease, end_at: datetime, *, reason: str, at: datetime) -> Le
         lease, reason=reason, at=at, changed=["end_at"], end_at=instant_text(end_at),
         before=instant_text(before) if before else None,
     )  # fmt: skip
-    starting.tell_end(lease)
+    starting.tell_end(lease, at=at)
     return lease
 
 

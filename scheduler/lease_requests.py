@@ -1,10 +1,9 @@
 """What POST /leases and POST /quotes read: the fields of API.md section 3, strictly, each fault with its pointer."""
 
-import base64
-import binascii
 import re
 from typing import Any
 
+from agents import public_keys
 from apikit.strict_fields import (
     Boolean,
     Choice,
@@ -114,13 +113,10 @@ class SshKey(Text):
     def read(self, data: Any) -> str:
         text = super().read(data)
         found = _SSH_KEY.fullmatch(text)
-        detail = "One public key without options is expected, such as: ssh-ed25519 AAAA… name"
         if found is None:
-            raise fault("bad_value", detail)
-        try:
-            base64.b64decode(found[2], validate=True)
-        except (binascii.Error, ValueError):
-            raise fault("bad_value", detail) from None
+            raise fault("bad_value", "One public key without options is expected, such as: ssh-ed25519 AAAA… name")
+        if wrong := public_keys.fault(text):
+            raise fault("bad_value", wrong)
         return text
 
 
@@ -134,6 +130,7 @@ class PlacedRequest(StrictSerializer):
     gpu_count = Integer(min_value=1, max_value=16, required=False)
     image = Text(max_length=300, min_length=1, required=False)
     image_id = Text(max_length=300, min_length=1, required=False)
+    bare = Boolean(required=False)  # a whole machine over SSH, without an image
     term = Either(text=Text(max_length=32), structure=TermStructure(), required=False)
     lease_term = Either(text=Text(max_length=32), structure=TermStructure(), required=False)
     constraints = Constraints(required=False)
@@ -158,7 +155,7 @@ class PlacedRequest(StrictSerializer):
         elif "gpu_model" not in values:
             missing = "gpu_model" if "node_count" in values or "gpu_count" in values else "request"
             raise fault("required", "Say what is wanted, such as: A100_80G x4", pointer=f"/{missing}")
-        if self.needs_image and "image" not in values and "image_id" not in values:
+        if self.needs_image and not values.get("bare") and "image" not in values and "image_id" not in values:
             raise fault("required", "Say which image to start.", pointer="/image")
         self._alone(values, "image", ("image_id",))
         self._alone(values, "term", ("lease_term",))

@@ -66,6 +66,7 @@ def ask_for(lease: Lease, pool: Pool, *, at: datetime, grace_s: int) -> Ask:
         same_fabric=limits.get("same") == "fabric",
         nvlink=limits.get("nvlink", "any"),
         whole_machine=limits.get("whole_machine", False),
+        bare_metal=limits.get("bare", False),
         min_cpu_milli=limits.get("min_cpu_milli", 0),
         min_ram_mib=limits.get("min_ram_mib", 0),
         min_disk_mib=limits.get("min_disk_mib", 0),

@@ -127,7 +127,7 @@ def redeem(
 ) -> Lease:
     """Make the quoted lease. said: the fields that may be added now (image if none was quoted, command, name, ...)."""
     image = requesting.named_image(organization=organization, asked=said)
-    if image is None and not quote.terms["image"]["reference"]:
+    if image is None and not quote.terms["image"]["reference"] and not quote.terms["constraints"].get("bare"):
         fault = {"pointer": "/image", "code": "required", "detail": "The quote names no image; say which to start."}
         raise InvalidInput("Say which image to start.", errors=[fault])
     wanted = requesting.from_terms(quote.terms, image=image, said=said)

@@ -204,6 +204,7 @@ def _host_view(
         # Outside the hours that its owner gives to the market it is his alone.
         access=host.access if in_hours else "private",  # type: ignore[arg-type]
         simulated=host.simulated,
+        bare_metal=host.bare_metal,
         out_of_service=_host_trouble(host),
     )
 

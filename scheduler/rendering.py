@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
 
+from agents import machines
 from agents.models import Host, Workload
 from apikit.money import Money
 from billing import metering
@@ -62,6 +63,7 @@ def _lease(
         "on_exit": row.on_exit,
         "notice_s": row.notice_s,
         "gpu_count": row.gpu_count,
+        "bare": row.is_bare,
         "simulated": row.simulated,
         "created_at": instant(row.requested_at),
         "active_since": instant(row.first_active_at),
@@ -75,13 +77,27 @@ def _lease(
         "price": _price(row, current),
         "held": Money(_held_micros(row), row.currency).to_json(),
         "cost": _cost(row, at) if with_cost else _final_cost(row),
-        "members": [_member(m, workloads.get((m.epoch, m.rank)), devices.get((m.epoch, m.rank), [])) for m in current],
+        "members": _members_shown(current, workloads, devices),
     }
 
 
 def _held_micros(row: Lease) -> int:
     """Return what is held for its first minutes: until it burns for the first time, or is over."""
     return 0 if row.first_active_at or row.state == State.ENDED else row.held_micros
+
+
+def _members_shown(
+    current: list[LeaseMember], workloads: dict[tuple[int, int], Workload],
+    devices: dict[tuple[int, int], list[Allocation]],
+) -> list[dict[str, Any]]:  # fmt: skip
+    whole = [w.pk for w in workloads.values() if w.kind == Workload.Kind.MACHINE]
+    ways_in = machines.doors(whole) if whole else {}
+    shown = []
+    for member in current:
+        workload = workloads.get((member.epoch, member.rank))
+        line = _member(member, workload, devices.get((member.epoch, member.rank), []))
+        shown.append(line | {"ssh": ways_in.get(workload.pk) if workload else None})
+    return shown
 
 
 def _price(row: Lease, members: list[LeaseMember]) -> dict[str, Any] | None:

@@ -16,6 +16,8 @@ LOOPS: dict[str, float] = {  # task name -> seconds between ticks
     "scheduler.update_recent_use": 60.0,
     "agents.sweep_silence": 1.0,
     "agents.forget_old": 60.0,
+    "agents.challenge_hosts": 60.0,
+    "agents.hand_over_machines": 2.0,  # whole machines, over SSH
     "agents.update_scores": 60.0,
     "billing.close_due": 60.0,
     "billing.exhaustion_due": 5.0,

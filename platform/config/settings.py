@@ -213,5 +213,8 @@ ALLOW_SIMULATED = env.flag("ALLOW_SIMULATED", default=DEBUG)
 CONTROL_SIGNING_KEY = env.hex_key(
     "CONTROL_SIGNING_KEY", sha256(f"control|{SECRET_KEY}".encode()).hexdigest() if DEBUG else None
 )
+# How a whole machine is rebooted when it was given back, before anybody else has it; empty: it is not. A simulated one
+# never is.
+BARE_METAL_REBOOT = env.text("BARE_METAL_REBOOT", "systemctl reboot")
 ENROLMENT_TOKEN_VALID_S = env.seconds("ENROLMENT_TOKEN_VALID_S", 900)
 LOG_KEPT_S = env.seconds("LOG_KEPT_S", 7 * 86400)

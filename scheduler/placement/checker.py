@@ -90,6 +90,8 @@ def _terms(host: HostView, ask: Ask, option: Option) -> list[str]:
         found.append("reliability too low")
     if (option.region and host.region != option.region) or (ask.regions and host.region not in ask.regions):
         found.append("wrong region")
+    if ask.bare_metal and not host.bare_metal:
+        found.append("not let as a bare machine")
     if ask.vendor and host.vendor != ask.vendor:
         found.append("wrong vendor")
     for need, have in (

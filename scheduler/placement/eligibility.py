@@ -10,8 +10,8 @@ from scheduler.placement.seating import clique_sizes, offers_slice, seats_for
 from scheduler.placement.snapshot import FRACTION_UNITS, UNITS, Ask, HostView, Option, Seat, Want
 
 CODES = (
-    "out_of_service", "excluded", "tier", "reliability", "region", "vendor", "compute_capability", "driver", "cuda",
-    "not_for_sale", "price", "devices", "slice", "nvlink", "cpu", "ram", "disk", "busy", "gang",
+    "out_of_service", "excluded", "tier", "reliability", "region", "bare_metal", "vendor", "compute_capability",
+    "driver", "cuda", "not_for_sale", "price", "devices", "slice", "nvlink", "cpu", "ram", "disk", "busy", "gang",
 )  # fmt: skip
 TIERS = {"unverified": 0, "verified": 1, "certified": 2}
 
@@ -84,6 +84,8 @@ def _terms(host: HostView, option: Option, ask: Ask) -> Shortfall | None:
         return Shortfall("region", option.region, host.region)
     if ask.regions and host.region not in ask.regions:
         return Shortfall("region", ", ".join(sorted(ask.regions)), host.region)
+    if ask.bare_metal and not host.bare_metal:
+        return Shortfall("bare_metal", "SSH access", "none")
     return None
 
 

@@ -89,6 +89,7 @@ class HostView:
     tier: Literal["unverified", "verified", "certified"] = "verified"
     access: Literal["private", "shared_when_idle", "public"] = "public"
     simulated: bool = False
+    bare_metal: bool = False  # may be given as a whole machine over SSH
     out_of_service: str = ""
 
 
@@ -150,6 +151,7 @@ class Ask:
     same_fabric: bool = False
     nvlink: Literal["any", "wanted", "required"] = "any"
     whole_machine: bool = False
+    bare_metal: bool = False
     min_cpu_milli: int = 0
     min_ram_mib: int = 0
     min_disk_mib: int = 0

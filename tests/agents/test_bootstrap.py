@@ -1,74 +1,28 @@
 """Over SSH, against a real sshd on loopback: run as whoever runs the tests, with a key of its own."""
 
-import getpass
-import shutil
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from io import StringIO
 from pathlib import Path
 from typing import Any
 
-import paramiko
 import pytest
 from django.core.management import CommandError, call_command
 
 from agents import bootstrap, enrolment, ssh
 from agents.models import Host
 from apikit import clock
+from tests.agents.sshd import SSHD, Server, until
 from tests.factories import make_gpu_model, make_organization, make_zone
 
 ROOT = Path(__file__).parents[2]
-SSHD = shutil.which("sshd") or "/usr/sbin/sshd"
 pytestmark = [
     pytest.mark.sshd,
     pytest.mark.skipif(not Path(SSHD).exists(), reason="there is no sshd here"),
 ]
-
-
-class Server:
-    """One sshd with its own host key, and a user's key that it lets in."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        for name in ("host", "user", "other"):
-            subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", folder / name], check=True)
-        shutil.copy(folder / "user.pub", folder / "authorized")
-        self.address = ssh.Address("127.0.0.1", free_port())
-        self.process: subprocess.Popen[bytes] | None = None
-
-    def start(self) -> None:
-        options = {
-            "ListenAddress": f"127.0.0.1:{self.address.port}", "HostKey": self.folder / "host", "UsePAM": "no",
-            "AuthorizedKeysFile": self.folder / "authorized", "StrictModes": "no", "PidFile": "none",
-            "PermitRootLogin": "prohibit-password", "PasswordAuthentication": "no", "Subsystem": "sftp internal-sftp",
-        }  # fmt: skip
-        (self.folder / "config").write_text("".join(f"{name} {value}\n" for name, value in options.items()))
-        with open(self.folder / "log", "wb") as log:
-            self.process = subprocess.Popen([SSHD, "-D", "-e", "-f", self.folder / "config"], stdout=log, stderr=log)
-        until(self._answers, lambda: (self.folder / "log").read_text())
-
-    def _answers(self) -> bool:
-        with socket.socket() as probe:
-            return probe.connect_ex((self.address.host, self.address.port)) == 0
-
-    def credentials(self, key: str = "user") -> ssh.Credentials:
-        return ssh.Credentials(getpass.getuser(), key=paramiko.PKey.from_path(self.folder / key))
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-def until(condition: Callable[[], object], why: Callable[[], str] = lambda: "", within_s: float = 60) -> None:
-    deadline = time.monotonic() + within_s
-    while not condition():
-        assert time.monotonic() < deadline, why()
-        time.sleep(0.05)
 
 
 @pytest.fixture
@@ -79,9 +33,7 @@ def server(tmp_path: Path) -> Iterator[Server]:
     server = Server(folder)
     server.start()
     yield server
-    assert server.process is not None
-    server.process.terminate()
-    server.process.wait(10)
+    server.stop()
 
 
 @pytest.fixture
@@ -222,7 +174,7 @@ def test_a_step_that_only_a_person_can_do_stops_with_the_cure(session: ssh.Sessi
     engine = next(step for step in bootstrap.steps(machine, plan) if step.name == "engine")
 
     with pytest.raises(bootstrap.StepFailed) as failed:
-        bootstrap._carry_out(engine)
+        bootstrap.carry_out(engine)
 
     assert failed.value.facts == {"step": "engine", "cure": "Install no-such-engine, and start it."}
 
@@ -236,10 +188,10 @@ def test_a_token_that_is_refused_is_said_and_stands_in_no_command_line(
     machine = bootstrap.Machine(session, password=None, is_root=True)
     plan = make_plan("http://127.0.0.1:9", "gyenrol_very-secret", tmp_path)
     by_name = {step.name: step for step in bootstrap.steps(machine, plan)}
-    bootstrap._carry_out(by_name["agent"])
+    bootstrap.carry_out(by_name["agent"])
 
     with pytest.raises(bootstrap.StepFailed) as failed:
-        bootstrap._carry_out(by_name["identity"])
+        bootstrap.carry_out(by_name["identity"])
 
     assert "cannot be reached" in failed.value.detail
     assert not any("very-secret" in line for line in lines)

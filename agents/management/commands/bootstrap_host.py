@@ -8,7 +8,7 @@ from typing import Any
 import paramiko
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
-from agents import bootstrap, enrolment, host_events, ssh
+from agents import bootstrap, enrolment, host_events, machine_access, ssh
 from agents.models import Host
 from apikit import clock
 from apikit.errors import DomainError
@@ -31,6 +31,10 @@ class Command(BaseCommand):
         parser.add_argument("--key-file", type=Path, help="private key; otherwise a password is asked for")
         parser.add_argument("--agent-version", default="0.1.0", help="version of the agent")
         parser.add_argument("--wheel", type=Path, help="the agent's package; otherwise the machine's index is used")
+        parser.add_argument(
+            "--bare-metal", action="store_true",
+            help="also let the platform in over SSH, so that the machine may be let whole",
+        )  # fmt: skip
         parser.add_argument("--sim", default="", help="simulated devices, such as 'A100_80G x2'")
 
     def handle(self, *args: Any, **options: Any) -> None:
@@ -59,8 +63,14 @@ class Command(BaseCommand):
         plan = bootstrap.Plan(
             server=options["server"], token=token, name=options["name"], version=options["agent_version"],
             wheel=wheel.read_bytes() if wheel else None, wheel_name=wheel.name if wheel else "", sim=options["sim"],
+            let_in=machine_access.management_line() if options["bare_metal"] else "",
         )  # fmt: skip
         found = bootstrap.run(address=address, host_key=key, credentials=credentials, plan=plan, say=self._say)
+        if options["bare_metal"]:
+            host = Host.objects.exclude(state=Host.State.RETIRED).get(owner=organization, name=options["name"])
+            machine_access.pin(
+                host_id=host.pk, address=address, user=found["access"], host_key=key, by="bootstrap", at=clock.now()
+            )
         self._await_verified(organization, options["name"], found | {"host_key": key.fingerprint})
 
     def _confirm(self, address: ssh.Address, key: ssh.HostKey, expected: str | None) -> None:
