@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
+from uuid import UUID
 
 from agents import baselines, challenges
 from agents.models import Host, SelfTest
@@ -79,7 +80,7 @@ def _own_checks(listed: Any) -> list[dict[str, Any]]:
 def _off(host: Host, figures: Mapping[str, Mapping[str, int]]) -> dict[str, str]:
     """Return the devices with a figure that is not what their model does (agents.baselines has the rule)."""
     found: dict[str, str] = {}
-    known: dict[int, dict[str, baselines.Baseline]] = {}
+    known: dict[UUID, dict[str, baselines.Baseline]] = {}
     for device in host.devices.filter(uuid__in=figures, model__isnull=False).select_related("model"):
         if device.model is None:
             continue

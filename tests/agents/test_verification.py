@@ -52,7 +52,7 @@ def test_the_rule_of_the_baseline_is_what_its_page_says() -> None:
     assert (wide.least, wide.most) == (600, 2200)  # 3 S would allow 400: never below 60 %
     assert Baseline(650, 0, 0, peak=1000).most == 1050
     assert Baseline(100, 0, 0).most is None
-    assert baselines.spread_of([90, 100, 100, 110, 1000]) == (100, pytest.approx(14.826))
+    assert baselines.spread_of([90, 100, 100, 110, 1000])[1] == pytest.approx(14.826)
 
 
 def test_one_liar_in_a_fleet_does_not_move_its_median() -> None:
