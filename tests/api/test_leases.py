@@ -313,7 +313,7 @@ def test_ssh_keys_are_changed_for_the_next_start_and_an_ended_lease_is_not_chang
     caller: MemberCaller, tenant: Organization
 ) -> None:
     lease = make_lease(tenant)
-    key = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJYp me"
+    key = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJEb+6LRW2czXu11ZT20mYclCwum1S28mDjRUfUgkyle me"
     address = f"{LEASES}/{lease.public_id}"
 
     assert caller.send("PATCH", address, {"ssh_keys": [key]}, If_Match="*").json()["ssh_keys"] == [key]
