@@ -201,6 +201,7 @@ class Workload(models.Model):
     valid_for_s = models.PositiveIntegerField()
     stop_grace_s = models.PositiveIntegerField(default=30)
     not_after = models.DateTimeField(null=True, blank=True)
+    notice = models.JSONField(null=True, blank=True)  # what its containers are told of an end ahead: cause, ends_at
     wanted = models.BooleanField(default=True)
     wanted_at = models.DateTimeField()
     unwanted_at = models.DateTimeField(null=True, blank=True)

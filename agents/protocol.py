@@ -192,6 +192,8 @@ class DesiredWorkload(Message):
     spec: dict[str, Any] = _of(dict)  # WorkloadSpec as JSON
     valid_for_s: int = _of(int)  # how long it may run on after this answer, if no further one comes
     stop_grace_s: int = _of(int, default=30)
+    notice: dict[str, Any] | None = _of(dict, NONE, default=None)  # of an end ahead: cause, ends_at (ISO), detail
+    expires_at: str = _of(str, default="")  # ISO; "" while nobody knows an end: GPUYARD_EXPIRES_AT at the start
 
 
 @dataclass(frozen=True, kw_only=True)

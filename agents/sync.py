@@ -33,6 +33,7 @@ from agents.models import Host, HostEvent, Workload
 from agents.protocol import DesiredWorkload, SyncAnswer, SyncRequest, workload_key
 from agents.signing import Caller
 from apikit.errors import DomainError
+from apikit.instants import instant
 from audit import ids
 
 EVENT_LIMIT = 200
@@ -249,7 +250,8 @@ def _valid_for_s(workload: Workload, at: datetime) -> int:
 def _desired(workload: Workload, valid_for_s: int) -> DesiredWorkload:
     return DesiredWorkload(
         lease=workload.reference, member=workload.member, epoch=workload.epoch, spec_hash=workload.spec_hash,
-        spec=workload.spec, valid_for_s=valid_for_s, stop_grace_s=workload.stop_grace_s,
+        spec=workload.spec, valid_for_s=valid_for_s, stop_grace_s=workload.stop_grace_s, notice=workload.notice,
+        expires_at=instant(workload.not_after) if workload.not_after else "",
     )  # fmt: skip
 
 

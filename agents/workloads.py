@@ -168,6 +168,18 @@ def change_validity(*, reference: str, epoch: int, valid_for_s: int) -> int:
 
 
 @transaction.atomic
+def notify(*, reference: str, epoch: int, notice: Mapping[str, Any] | None) -> int:
+    """Have the containers of this epoch told of an end ahead (None: of none); return how many were told otherwise."""
+    _lock_reference(reference)
+    told = Workload.objects.filter(reference=reference, epoch=epoch, wanted=True)
+    changed = [workload for workload in told if workload.notice != notice]
+    if not changed:
+        return 0
+    _bump(Host.objects.filter(pk__in={workload.host_id for workload in changed}))
+    return told.filter(pk__in=[workload.pk for workload in changed]).update(notice=notice)
+
+
+@transaction.atomic
 def unwant(*, reference: str, at: datetime, reason: str, epoch: int | None = None, member: int | None = None) -> int:
     """Give up all workloads of the reference, or those of one epoch or member; return how many were still wanted.
 

@@ -169,6 +169,17 @@ def due_references(*, at: datetime) -> list[str]:
     return list(running.order_by("reference").values_list("reference", flat=True).distinct())
 
 
+def ahead(*, until: datetime) -> list[tuple[str, datetime]]:
+    """Return each reference that burns the money of a wallet that is used up by `until`, with the instant."""
+    dry = AccountBalance.objects.filter(exhaust_at__lte=until, account__kind=AccountKind.WALLET)
+    instants = dict(dry.values_list("account", "exhaust_at"))
+    running = Meter.objects.filter(
+        payer__in=list(instants), settled_at=None, segments__end_s=None, segments__rate_micros_per_hour__gt=0
+    )
+    found = running.order_by("reference").values_list("reference", "payer").distinct()
+    return [(reference, instants[payer]) for reference, payer in found]
+
+
 @transaction.atomic
 def refresh_passed(*, at: datetime) -> None:
     """Compute again the wallets for which something known ahead (a price, the edge of a grant) has come."""

@@ -42,6 +42,7 @@ class Assignment:
     sku: str
     prices: dict[int, tuple[int, int]]  # by rank: price version, micro-units per GPU or slice and hour
     facts: dict[str, Any]
+    begins_at: datetime | None = None  # when others have left its seats, where that is later than it may start
 
     @property
     def micros_per_hour(self) -> int:
@@ -87,7 +88,7 @@ def _together(acts: Sequence[tuple[UUID, Assignment]], *, at: datetime) -> dict[
     for lease in going:
         _take_over(lease, decided[lease.pk])
     seats = {lease.pk: decided[lease.pk].seats for lease in going}
-    starts = {lease.pk: _starts_later(lease, at) or at for lease in going}
+    starts = {lease.pk: _starts_later(lease, decided[lease.pk], at) or at for lease in going}
     calendar.bind_all(
 
             calendar.rows(
@@ -120,15 +121,16 @@ def _together(acts: Sequence[tuple[UUID, Assignment]], *, at: datetime) -> dict[
     return refused | {lease.pk: lease for lease in going}
 
 
-def _starts_later(lease: Lease, at: datetime) -> datetime | None:
-    return lease.start_at if lease.start_at and lease.start_at > at else None
+def _starts_later(lease: Lease, assignment: Assignment, at: datetime) -> datetime | None:
+    later = [moment for moment in (lease.start_at, assignment.begins_at) if moment and moment > at]
+    return max(later, default=None)
 
 
 def _refusals(leases: Iterable[Lease], decided: Mapping[UUID, Assignment], *, at: datetime) -> dict[UUID, Outcome]:
     """Return why some of the leases cannot be assigned as they stand."""
     refused: dict[UUID, Outcome] = {}
-    unsafe = _unsafe([lease for lease in leases if lease.epoch], at=at)
-    now = [lease for lease in leases if not _starts_later(lease, at)]
+    now = [lease for lease in leases if not _starts_later(lease, decided[lease.pk], at)]
+    unsafe = _unsafe([lease for lease in now if lease.epoch], at=at)  # what starts later waits for the fence then
     in_the_way = calendar.all_in_the_way(
         {lease.pk: [(seat.device_id, seat.units) for seat in decided[lease.pk].seats] for lease in now}, at=at
     )

@@ -16,6 +16,7 @@ from leasing.models import Allocation, Lease, Quote
 # After a lease with a known end: its stop grace is added to this before the next may begin (PLACEMENT.md section 5).
 CLEANING_MARGIN_S = 180
 WHOLE = (0, 8)
+HELD_EPOCH = -1  # of allocations that wait for a lease to move in: no epoch that ever runs
 
 
 class DevicesTaken(DomainError):
@@ -129,6 +130,30 @@ def release(*, at: datetime, of: Q) -> int:
         row.released_at = at
     Allocation.objects.bulk_update(rows, ["during", "released_at"])
     return len(rows)
+
+
+def cut(*, lease_id: UUID, epoch: int, upper: datetime) -> int:
+    """Let no range of an epoch reach beyond `upper`; return how many were shortened."""
+    rows = [row for row in live(lease_id=lease_id) if row.epoch == epoch]
+    long = [row for row in rows if row.during.upper is None or row.during.upper > upper]
+    for row in long:
+        row.during = DateTimeTZRange(row.during.lower, upper)
+    return Allocation.objects.bulk_update(long, ["during"]) if long else 0
+
+
+def bring_forward(*, lease_id: UUID, epoch: int, at: datetime) -> bool:
+    """Let ranges that have not begun begin at `at`; False, and nothing changed, if anybody is still bound there."""
+    rows = [row for row in live(lease_id=lease_id) if row.epoch == epoch]
+    for row in rows:
+        row.during = DateTimeTZRange(at, row.during.upper)
+    try:
+        with transaction.atomic():
+            Allocation.objects.bulk_update(rows, ["during"])
+    except IntegrityError as fault:
+        if "at_a_time" not in str(fault):
+            raise
+        return False
+    return True
 
 
 def set_end(*, lease: Lease, epoch: int, end_at: datetime | None, stop_grace_s: int) -> None:

@@ -16,7 +16,7 @@ from django.db.models import Q
 
 from agents import workloads
 from billing import holds, metering
-from leasing import calendar, starting, terms
+from leasing import calendar, promises, starting, terms
 from leasing.models import Lease
 from leasing.moves import WrongState, instant_text, locked, move
 from leasing.states import EndReason, State
@@ -68,6 +68,7 @@ def interrupt(*, lease_id: UUID, last_good: datetime, at: datetime, reason: str,
         return lease
     lease.meter_seq += 1
     metering.stop(reference=lease.public_id, seq=lease.meter_seq, at=last_good, cause=reason)
+    promises.keep(lease, last_good=last_good, needs_notice=reason == "host_drained", at=at)
     return move(lease, State.INTERRUPTED, at=at, reason=reason, detail=detail, last_good=instant_text(last_good))
 
 
@@ -83,7 +84,9 @@ def revive(*, lease_id: UUID, ready_at: datetime, at: datetime) -> Lease:
 
 
 @transaction.atomic
-def requeue(*, lease_id: UUID, at: datetime, reason: str, detail: str = "", avoid_host: UUID | None = None) -> Lease:
+def requeue(
+    *, lease_id: UUID, at: datetime, reason: str, detail: str = "", avoid_host: UUID | None = None, failed: bool = True
+) -> Lease:
     """Give the present epoch up and wait for devices again; not placed before its fence is safe.
 
     From `provisioning` (it could not start there), `interrupted` (restart elsewhere) or `scheduled` (devices died).
@@ -91,7 +94,7 @@ def requeue(*, lease_id: UUID, at: datetime, reason: str, detail: str = "", avoi
     lease = locked(lease_id)
     if lease.state not in {State.PROVISIONING, State.INTERRUPTED, State.SCHEDULED}:
         return lease
-    if lease.state == State.PROVISIONING:
+    if lease.state == State.PROVISIONING and failed:
         lease.failed_starts += 1
     if avoid_host and str(avoid_host) not in lease.avoid_hosts:
         lease.avoid_hosts = [*lease.avoid_hosts, str(avoid_host)]

@@ -94,6 +94,9 @@ class Lease(models.Model):
     on_interrupt = models.CharField(max_length=20, choices=_choices(OnInterrupt), default=OnInterrupt.RESTART_ELSEWHERE)
     on_exit = models.CharField(max_length=8, default="end")
     notice_s = models.PositiveIntegerField(default=120)
+    min_runtime_s = models.PositiveIntegerField(default=0)  # not reclaimed before it ran so long; as promised
+    may_move = models.BooleanField(default=False)  # its tenant lets us restart it elsewhere for a large request
+    leaves_at = models.DateTimeField(null=True, blank=True)  # by its notice: its devices are another's from then on
 
     currency = models.CharField(max_length=3)
     simulated = models.BooleanField(default=False)
@@ -133,6 +136,7 @@ class Lease(models.Model):
             models.Index(fields=["state", "requested_at"], condition=~Q(state=State.ENDED), name="lease_live_by_state"),
             models.Index(fields=["organization", "-id"], name="lease_of_organization"),
             models.Index(fields=["end_at"], condition=~Q(state=State.ENDED), name="lease_expiring"),
+            models.Index(fields=["leaves_at"], condition=Q(leaves_at__isnull=False), name="lease_leaving"),
         ]
         constraints = [
             models.CheckConstraint(
@@ -316,3 +320,6 @@ class Allocation(models.Model):
     def __str__(self) -> str:
         start = self.during.lower.astimezone(UTC) if self.during and self.during.lower else None
         return f"{self.device_id} from {start}"
+
+
+from leasing import notice_models  # noqa: E402, F401 - models of this app, in a module of their own

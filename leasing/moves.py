@@ -95,6 +95,8 @@ def enter(lease: Lease, to: State, *, at: datetime) -> State:
         raise WrongState(f"A lease that is {came_from} cannot become {to}.", lease=lease)
     lease.state, lease.state_since, lease.version, lease.check_at = to, at, lease.version + 1, at
     lease.attempts = 0
+    if to in {State.PENDING, State.ENDING, State.ENDED}:
+        lease.leaves_at = None  # nothing of it stays on the devices that it was told to leave
     if to is not State.PENDING:
         lease.why_waiting = lease.queue_place = lease.eta = None
     return came_from

@@ -25,7 +25,7 @@ FOUR_FIELDS = ("gpu_model", "node_count", "gpu_count")
 CONTAINER = ("command", "env", "ports", "ssh_keys")
 # While it waits the money stays held: a lease must not start that cannot be paid. Ending it gives the hold back.
 KEEP_HOLD = timedelta(days=366)
-MANNERS = ("name", "labels", "on_interrupt", "on_exit", "notice_s")
+MANNERS = ("name", "labels", "on_interrupt", "on_exit", "notice_s", "may_move")
 
 
 class QuotaExceeded(DomainError):
@@ -205,6 +205,7 @@ def draft(*, organization: Organization, wanted: Wanted, at: datetime, priced_at
         ports=wanted.container.get("ports", wanted.image.ports),
         ssh_keys=wanted.container.get("ssh_keys", []),
         **wanted.manners,
+        min_runtime_s=settings.RECLAIM_MIN_RUNTIME_S,
         term_kind=wanted.term.kind,
         period=wanted.term.period,
         renew=wanted.term.renew,

@@ -80,9 +80,12 @@ def tell_validity(lease: Lease) -> None:
 def _not_after(lease: Lease) -> datetime | None:
     # A host counts whole seconds down: without the slack it could stop a second before the term is over.
     # A renewal is made at the end and must reach the hosts before they stop. The calendar keeps the cleaning time.
-    if lease.end_at is None:
-        return None
-    return lease.end_at + (RENEWAL_SLACK if lease.renew and lease.period else ROUNDING_SLACK)
+    ends = []
+    if lease.end_at is not None:
+        ends.append(lease.end_at + (RENEWAL_SLACK if lease.renew and lease.period else ROUNDING_SLACK))
+    if lease.leaves_at is not None:
+        ends.append(lease.leaves_at + ROUNDING_SLACK)
+    return min(ends, default=None)
 
 
 def _valid_for_s(lease: Lease) -> int:

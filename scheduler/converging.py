@@ -18,7 +18,18 @@ from agents.models import Workload
 from agents.protocol import NOT_RENEWED
 from audit import ids
 from billing import budgets, exhaustion
-from leasing import calendar, lifecycle, moves, parking, rebinding, starting, term_changes
+from leasing import (
+    assigning,
+    calendar,
+    giving_way,
+    lifecycle,
+    moves,
+    parking,
+    promises,
+    rebinding,
+    starting,
+    term_changes,
+)
 from leasing.models import Lease
 from leasing.states import EndReason, State
 from scheduler import giving_back, recovery
@@ -41,7 +52,7 @@ LOOK_AGAIN_S = {
 _BRING_FORWARD = """
 UPDATE leasing_lease AS lease SET check_at = %(at)s
 WHERE lease.state = 'active' AND lease.check_at > %(at)s AND (
-    lease.end_at <= %(at)s
+    lease.end_at <= %(at)s OR lease.leaves_at <= %(at)s
     OR EXISTS (SELECT 1 FROM leasing_leasemember AS member JOIN agents_host AS host ON host.id = member.host_id
                WHERE member.lease_id = lease.id AND member.epoch = lease.epoch
                  AND (host.state IN ('lost', 'quarantined', 'retired')
@@ -106,6 +117,9 @@ def _look_at(lease_id: UUID, token: UUID, at: datetime) -> None:
             step = STEPS.get(State(lease.state))
             if step is not None:
                 step(lease, at)
+            if lease.leaves_at is not None and lease.leaves_at <= at:
+                # In whatever state its notice ends: what has not ended by itself gives its devices up.
+                giving_way.leave(lease_id=lease_id, at=at, last_good=recovery.heard_until(lease, at=at))
     except Exception as fault:
         # One lease that cannot be moved must not stop the others: it is looked at ever less often, and alarmed on.
         attempts = lease.attempts
@@ -131,14 +145,18 @@ def _tell_operators(lease: Lease, fault: Exception, at: datetime) -> None:
 
 
 def _scheduled(lease: Lease, at: datetime) -> None:
-    if lease.start_at is None or lease.start_at > at:
-        return
     held = [row for row in calendar.live(lease_id=lease.pk) if row.epoch == lease.epoch]
+    begins_at = max((row.during.lower for row in held), default=at)
+    if begins_at > at and (lease.start_at is None or lease.start_at <= at):
+        # It waits only until others have left: whatever they leave early is its own at once.
+        begins_at = at if calendar.bring_forward(lease_id=lease.pk, epoch=lease.epoch, at=at) else begins_at
+    if begins_at > at:
+        return
     units = [(row.device_id, (row.units.lower, row.units.upper)) for row in held]
-    taken = calendar.in_the_way(units=units, at=at, but=lease.pk)
+    taken = calendar.in_the_way(units=units, at=at, but=lease.pk) or bool(assigning.unsafe_among([lease], at=at))
     hosts = [row.device.host for row in held]
     if any(host.state in recovery.DEAD_HOST or recovery.is_leaving(host, at=at) for host in hosts) or (
-        taken and at > lease.start_at + timedelta(seconds=calendar.CLEANING_MARGIN_S)
+        taken and at > begins_at + timedelta(seconds=calendar.CLEANING_MARGIN_S)
     ):
         lifecycle.requeue(lease_id=lease.pk, at=at, reason="devices_not_ready")
     elif not taken:
@@ -204,7 +222,8 @@ def _start_failed(lease: Lease, workload: Workload, trouble: str, at: datetime) 
 def _active(lease: Lease, at: datetime) -> None:
     workloads = starting.live_workloads(lease)
     lost = recovery.last_good_second(lease, workloads=list(workloads), at=at)
-    exits = [w for w in workloads if w.exited_at is not None and not (lease.end_at and w.exited_at >= lease.end_at)]
+    over_at = min([moment for moment in (lease.end_at, lease.leaves_at) if moment], default=None)
+    exits = [w for w in workloads if w.exited_at is not None and not (over_at and w.exited_at >= over_at)]
     unheard = [w for w in exits if w.failure == NOT_RENEWED]
     exits = [w for w in exits if w not in unheard]
     for workload in unheard:  # we were not heard, which is no act of the tenant's command
@@ -221,14 +240,19 @@ def _active(lease: Lease, at: datetime) -> None:
             detail=f"Its command exited with {last.exit_code}.", exit_code=last.exit_code,
         )  # fmt: skip
         return
+    dearer = recovery.dearer_since(lease, at=at)
+    sooner = [moment for moment in (lease.end_at, dearer and dearer[0], lost[0] if lost else None) if moment]
+    if lease.leaves_at and lease.leaves_at <= min([at, *sooner]):
+        return  # its notice ends first: it gives its devices up
     if lease.end_at and lease.end_at <= at and not term_changes.renew(lease_id=lease.pk, at=at):
         # Its containers have stopped at the end by themselves; whatever was seen after it counts for nothing.
         last_good = min(lease.end_at, lost[0]) if lost else lease.end_at
         lifecycle.end(lease_id=lease.pk, reason=EndReason.EXPIRED, at=at, last_good=last_good)
-    elif (dearer_since := recovery.dearer_since(lease, at=at)) is not None:
-        last_good = min(dearer_since, lost[0]) if lost else dearer_since
+    elif dearer is not None:
+        last_good = min(dearer[0], lost[0]) if lost else dearer[0]
         detail = "The market asks more than its cap."
-        lifecycle.end(lease_id=lease.pk, reason=EndReason.PREEMPTED, at=at, last_good=last_good, detail=detail)
+        ended = lifecycle.end(lease_id=lease.pk, reason=EndReason.PREEMPTED, at=at, last_good=last_good, detail=detail)
+        promises.keep(ended, last_good=last_good, needs_notice=True, told_at=dearer[1], at=at)
     elif lost is not None:
         last_good, reason, detail = lost
         lifecycle.interrupt(lease_id=lease.pk, last_good=last_good, at=at, reason=reason, detail=detail)

@@ -141,6 +141,7 @@ class PlacedRequest(StrictSerializer):
     on_interrupt = Choice(choices=[policy.value for policy in OnInterrupt], required=False)
     on_exit = Choice(choices=["end", "restart"], required=False)
     notice_s = Choice(choices=[0, 120, 600], required=False)
+    may_move = Boolean(required=False)
     name = Name(required=False)
     labels = MapOf(
         name=Text(max_length=64, pattern=r"[a-z0-9][a-z0-9._/-]*"),

@@ -185,8 +185,8 @@ def _place(
         note_waiting(lease, answer, place=place, at=at)
         return False
     act = assignment(lease, answer, pool, at=at)
-    if withheld := _withheld(act, answer, pool):
-        return _place(lease, pool, at=at, grace_s=grace_s, done=done, place=place, but=but | withheld)
+    if kept_back := withheld(act, answer, pool):
+        return _place(lease, pool, at=at, grace_s=grace_s, done=done, place=place, but=but | kept_back)
     try:
         with transaction.atomic():
             assigning.assign(lease_id=lease.pk, assignment=act, at=at)
@@ -210,7 +210,7 @@ def _place(
     return True
 
 
-def _withheld(act: Assignment, placement: Placement, pool: Pool) -> frozenset[str]:
+def withheld(act: Assignment, placement: Placement, pool: Pool) -> frozenset[str]:
     """Return the hosts that are not let for what this lease was promised, though today's price would do for them.
 
     All of one kind at once: a lease is decided again as often as there are kinds, not hosts.

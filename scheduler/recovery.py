@@ -47,8 +47,8 @@ def last_good_second(lease: Lease, *, workloads: list[Workload], at: datetime) -
     return min(losses, default=None)
 
 
-def dearer_since(lease: Lease, *, at: datetime) -> datetime | None:
-    """Return since when the market asks more than the cap of a spot lease, None if it does not: a cap is hard."""
+def dearer_since(lease: Lease, *, at: datetime) -> tuple[datetime, datetime] | None:
+    """Return since when the market asks more than the cap of a spot lease, and when that was published; else None."""
     cap_micros = lease.constraints.get("max_price_micros")
     if lease.term_kind != Lease.TermKind.SPOT or cap_micros is None:
         return None
@@ -56,7 +56,7 @@ def dearer_since(lease: Lease, *, at: datetime) -> datetime | None:
     dearer = PriceVersion.objects.filter(
         series__versions__in=list(promised), during__contains=at, price_micros_per_hour__gt=cap_micros
     )
-    return min((version.during.lower for version in dearer), default=None)
+    return min(((version.during.lower, version.published_at) for version in dearer), default=None)
 
 
 def lost_hold(lease: Lease, *, at: datetime) -> tuple[datetime, str, str] | None:
@@ -141,6 +141,11 @@ def billable_until(*, workloads: list[Workload], at: datetime, suspect_after_s: 
     heard = [w.host.last_heard_at for w in workloads if w.host.last_heard_at is not None]
     silent = [moment for moment in heard if (at - moment).total_seconds() > suspect_after_s]
     return min([at, *silent])
+
+
+def heard_until(lease: Lease, *, at: datetime) -> datetime:
+    """Return the last second until which the hosts of its present epoch were heard without a gap; `at` if they are."""
+    return _until(lease, at)
 
 
 def end_now(*, lease: Lease, reason: EndReason, at: datetime, detail: str = "") -> Lease:

@@ -12,6 +12,7 @@ from apikit.money import Money
 from billing import metering
 from leasing import actions
 from leasing.models import Allocation, Lease, LeaseEvent, LeaseMember
+from leasing.notice_models import Notice
 from leasing.states import State
 from leasing.terms import Term
 
@@ -26,10 +27,13 @@ def leases(rows: Sequence[Lease], *, at: datetime, with_cost: bool) -> list[dict
     """Return the leases with their members. with_cost: also what each has cost until `at`, from its segments."""
     bound = [row for row in rows if row.epoch > 0]  # before its first assignment a lease has none of these
     members = _members(bound)
+    notices = _notices(bound)
     workloads = _workloads(bound)
     devices = _devices(bound)
     return [
-        _lease(row, members[row.pk], workloads[row.public_id], devices[row.pk], at=at, with_cost=with_cost)
+        _lease(
+            row, members[row.pk], workloads[row.public_id], devices[row.pk], notices[row.pk], at=at, with_cost=with_cost
+        )
         for row in rows
     ]
 
@@ -40,7 +44,7 @@ def lease(row: Lease, *, at: datetime) -> dict[str, Any]:
 
 def _lease(
     row: Lease, members: list[LeaseMember], workloads: dict[tuple[int, int], Workload],
-    devices: dict[tuple[int, int], list[Allocation]], *, at: datetime, with_cost: bool,
+    devices: dict[tuple[int, int], list[Allocation]], notices: list[Notice], *, at: datetime, with_cost: bool,
 ) -> dict[str, Any]:  # fmt: skip
     # A lease that waits again has given its members up, whatever their hosts said last.
     current = [member for member in members if member.epoch == row.epoch and row.state != State.PENDING]
@@ -62,6 +66,9 @@ def _lease(
         "on_interrupt": row.on_interrupt,
         "on_exit": row.on_exit,
         "notice_s": row.notice_s,
+        "min_runtime_s": row.min_runtime_s,
+        "may_move": row.may_move,
+        "notices": [_notice(told) for told in notices],
         "gpu_count": row.gpu_count,
         "bare": row.is_bare,
         "simulated": row.simulated,
@@ -98,6 +105,15 @@ def _members_shown(
         line = _member(member, workload, devices.get((member.epoch, member.rank), []))
         shown.append(line | {"ssh": ways_in.get(workload.pk) if workload else None})
     return shown
+
+
+def _notice(told: Notice) -> dict[str, Any]:
+    return {
+        "cause": told.cause,
+        "given_at": instant(told.given_at),
+        "ends_at": instant(told.ends_at),
+        "detail": told.detail,
+    }
 
 
 def _price(row: Lease, members: list[LeaseMember]) -> dict[str, Any] | None:
@@ -172,6 +188,16 @@ def _endpoints(host: Host, workload: Workload | None) -> list[dict[str, Any]]:
         return []
     ports = sorted((int(port), host_port) for port, host_port in workload.ports.items() if port.isdecimal())
     return [{"port": port, "address": host.address, "host_port": host_port} for port, host_port in ports]
+
+
+def _notices(rows: Sequence[Lease]) -> dict[UUID, list[Notice]]:
+    """Return what the leases have been told of ends ahead, the nearest first."""
+    found: dict[UUID, list[Notice]] = defaultdict(list)
+    if rows:
+        told = Notice.objects.filter(lease__in=[row.pk for row in rows], closed_at=None)
+        for notice in told.order_by("lease", "ends_at"):
+            found[notice.lease_id].append(notice)
+    return found
 
 
 def _members(rows: Sequence[Lease]) -> dict[UUID, list[LeaseMember]]:

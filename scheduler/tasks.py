@@ -5,7 +5,7 @@ from django.conf import settings
 
 from apikit import clock
 from leasing import quotes
-from scheduler import converging, doorbell, fair_share, placing, spot_prices
+from scheduler import announcing, converging, doorbell, fair_share, making_room, placing, spot_prices
 
 
 @shared_task(name="scheduler.place_pending")  # type: ignore[untyped-decorator]
@@ -42,3 +42,13 @@ def step_spot_prices(**_: object) -> None:
 @shared_task(name="scheduler.update_recent_use")  # type: ignore[untyped-decorator]
 def update_recent_use(**_: object) -> None:
     fair_share.update(at=clock.now())
+
+
+@shared_task(name="scheduler.make_room")  # type: ignore[untyped-decorator]
+def make_room(**_: object) -> None:
+    making_room.make_room(at=clock.now())
+
+
+@shared_task(name="scheduler.announce")  # type: ignore[untyped-decorator]
+def announce(**_: object) -> None:
+    announcing.announce(at=clock.now())

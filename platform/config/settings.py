@@ -158,7 +158,11 @@ CELERY_ACCEPT_CONTENT = ["json"]
 CELERY_TASK_IGNORE_RESULT = True
 CELERY_TIMEZONE = "UTC"
 CELERY_TASK_DEFAULT_QUEUE = "default"
-CELERY_TASK_ROUTES = {"scheduler.place_pending": {"queue": "placement"}, "outbox.*": {"queue": "delivery"}}
+CELERY_TASK_ROUTES = {
+    "scheduler.place_pending": {"queue": "placement"},
+    "scheduler.make_room": {"queue": "placement"},
+    "outbox.*": {"queue": "delivery"},
+}
 CELERY_TASK_ACKS_LATE = True
 CELERY_TASK_REJECT_ON_WORKER_LOST = True
 CELERY_TASK_SOFT_TIME_LIMIT = 20
@@ -204,6 +208,10 @@ REQUEST_HOLD_MINUTES = env.seconds("REQUEST_HOLD_MINUTES", 10)
 # `on_exit: restart` starts a container again so often within the window, then its lease ends.
 ON_EXIT_RESTARTS = 3
 ON_EXIT_WINDOW = timedelta(minutes=10)
+# No lease is reclaimed before it ran so long; it is promised to each when it is made.
+RECLAIM_MIN_RUNTIME_S = env.seconds("RECLAIM_MIN_RUNTIME_S", 600)
+# So much of all GPUs asked for in the last seven days may have been moved for large requests, in 1/10,000.
+MOVES_ALLOWANCE_BP = env.seconds("MOVES_ALLOWANCE_BP", 75)
 COMMISSION_BP = env.seconds("COMMISSION_BP", 1000)
 SIMULATED_CURRENCY = "XTS"  # ISO 4217's code for tests: play money, for simulated hardware only
 # Where images may come from; a bare name is docker.io's.

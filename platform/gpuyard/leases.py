@@ -28,6 +28,8 @@ class LeaseFields(TypedDict, total=False):
     term or lease_term: "on_demand", "spot", "2h", "P1M", or
         {"kind", "period", "renew", "start_at", "end_at" or "duration_s"}.
     command: a list of words, never a shell line. secrets: names of stored values.
+    notice_s: of a spot lease, 0, 120 or 600, each at its own price. may_move: it may be restarted elsewhere, after its
+    notice, to make room for a large request.
     on_interrupt: restart_elsewhere, wait_for_host or end. on_exit: end or restart. if_no_capacity: queue or refuse.
     """
 
@@ -50,6 +52,7 @@ class LeaseFields(TypedDict, total=False):
     on_interrupt: str
     on_exit: str
     notice_s: int
+    may_move: bool
     if_no_capacity: str
     quote: str
     name: str

@@ -1,0 +1,227 @@
+"""Room for what was refused: a few small leases move, else spot leases (and guests of an owner) are told to leave.
+
+For each waiting lease that ranks above spot, in the order of the queue and on one overlay: what those before it will
+have is taken first. Nothing is done where known ends make room as soon. Each decision is one transaction
+(`leasing.giving_way`): the leavers' notices, their cut ranges, and the successor's range that begins behind them.
+"""
+
+import logging
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from itertools import islice
+from uuid import UUID
+
+from django.conf import settings
+from django.db import connection, transaction
+from django.db.models import Q
+
+from agents.models import Host
+from leasing import giving_way
+from leasing.calendar import CLEANING_MARGIN_S, DevicesTaken
+from leasing.giving_way import Leaver, NotNow
+from leasing.models import Lease
+from leasing.notice_models import Notice
+from leasing.states import State
+from scheduler import moving, placing, spot_victims
+from scheduler import pool as pools
+from scheduler.guests import Guest, clear, guests_of, machines_of
+from scheduler.placement import Ask, HostView, Option, Placement, Refusal, decide, eligibility
+from scheduler.pool import Pool, seconds
+from scheduler.spot_victims import Choice
+
+log = logging.getLogger(__name__)
+CHOICES_TRIED = 32
+MOST_A_PASS = 8
+LOOK_AGAIN_S = 10  # a lease for which no room could be made is tried again after so long
+FIRST = "Its GPUs are needed by a lease that comes before spot."
+OWN = "The owner of the machine needs it for a lease of his own."
+CURES = frozenset({"busy", "gang"})  # what clearing GPUs can cure
+
+
+@dataclass
+class Overlay:
+    """The pools of one pass, by price term and currency, with what the queue takes laid over each of them."""
+
+    at: datetime
+    pools: dict[tuple[str, str], Pool] = field(default_factory=dict)
+    takes: list[tuple[Placement, UUID, int, int | None]] = field(default_factory=list)
+
+    def pool(self, term: str, currency: str) -> Pool:
+        key = (term, currency)
+        if key not in self.pools:
+            pool = self.pools[key] = pools.load(term=term, currency=currency, at=self.at)
+            for taken in self.takes:
+                _take(pool, *taken)
+        return self.pools[key]
+
+    def take(self, placement: Placement, organization: UUID, start_s: int, end_s: int | None) -> None:
+        self.takes.append((placement, organization, start_s, end_s))
+        for pool in self.pools.values():
+            _take(pool, placement, organization, start_s, end_s)
+
+
+def _take(pool: Pool, placement: Placement, organization: UUID, start_s: int, end_s: int | None) -> None:
+    if all(str(member.host) in pool.hosts for member in placement.members):
+        pool.take(placement, organization=organization, start_s=start_s, end_s=end_s)
+
+
+def make_room(*, at: datetime) -> int:
+    """Make one pass; return for how many leases room was made. Returns at once while a placer is at it."""
+    made = 0
+    while made < MOST_A_PASS and _one(at):
+        made += 1
+    return made
+
+
+@transaction.atomic
+def _one(at: datetime) -> bool:
+    """Make room for the first lease of the queue for which it can be; the next is decided on the calendar as it is."""
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_try_advisory_xact_lock(%s)", [placing.PASS_LOCK])
+        if not cursor.fetchone()[0]:
+            return False
+    waiting = placing.queue(at=at)
+    if not any(_may_ask(lease) and _is_due(lease, at) for lease in waiting) or not _guests_there():
+        return False
+    overlay = Overlay(at)
+    return any(_look_at(lease, overlay, at=at) for lease in waiting)
+
+
+def _guests_there() -> bool:
+    """Return whether anything runs that could give way to anybody, or could move."""
+    running = Lease.objects.filter(state=State.ACTIVE, leaves_at=None)
+    guest = Q(term_kind=Lease.TermKind.SPOT) | Q(may_move=True)
+    on_shared = Q(members__host__access=Host.Access.SHARED_WHEN_IDLE)
+    return running.filter(guest).exists() or running.filter(on_shared).exists()
+
+
+_tried: dict[UUID, datetime] = {}  # of this process: when room was last looked for in vain
+
+
+def _is_due(lease: Lease, at: datetime) -> bool:
+    tried = _tried.get(lease.pk)
+    return tried is None or not timedelta(0) <= at - tried < timedelta(seconds=LOOK_AGAIN_S)
+
+
+def _may_ask(lease: Lease) -> bool:
+    """Return whether others may have to give way to it: spot only to its owner's own machines (see `_guests`)."""
+    if lease.term_kind != Lease.TermKind.SPOT:
+        return True
+    return Host.objects.filter(owner=lease.organization_id, access=Host.Access.SHARED_WHEN_IDLE).exists()
+
+
+def _look_at(lease: Lease, overlay: Overlay, *, at: datetime) -> bool:
+    pool = overlay.pool(lease.price_term, lease.currency)
+    ask = placing.ask_for(lease, pool, at=at, grace_s=settings.WORKLOAD_STOP_GRACE_S)
+    answer = pool.decide(ask, explain=False)
+    if isinstance(answer, Placement):
+        overlay.take(answer, lease.organization_id, ask.start_s, ask.until_s)
+        return False
+    if _may_ask(lease) and _is_due(lease, at) and any(reason.code in CURES for reason in answer.reasons):
+        try:
+            if moving.for_request(lease, ask, answer, overlay, at=at) or _reclaim(lease, ask, answer, overlay, at=at):
+                return True
+        except (NotNow, DevicesTaken) as why:
+            log.info("room was not made", extra={"lease": lease.public_id, "why": str(why)})
+        _tried[lease.pk] = at
+    shadow = placing.shadow(pool, ask, answer, organization=lease.organization_id)
+    if shadow is not None:
+        for other in overlay.pools.values():
+            if other is not pool:
+                _take(other, shadow[0], lease.organization_id, shadow[1], shadow[2])
+        overlay.takes.append((shadow[0], lease.organization_id, shadow[1], shadow[2]))
+    return False
+
+
+def _reclaim(lease: Lease, ask: Ask, refusal: Refusal, overlay: Overlay, *, at: datetime) -> bool:
+    """Send the cheapest victims away for a lease, with the longest notice of them; False if there are none."""
+    pool = overlay.pool(lease.price_term, lease.currency)
+    guests = {guest.key: guest for guest in _guests(lease, at=at)}
+    lost = {key: guest.lost_micros for key, guest in guests.items()}
+    for choice in islice(possible(pool, ask, guests, lost), CHOICES_TRIED):
+        victims = [guests[key] for key in choice.leases]
+        times = times_of(ask, notice_s=max(guest.lease.notice_s for guest in victims), at=at)
+        if times is None or (refusal.earliest_s is not None and refusal.earliest_s <= seconds(times.begins_at)):
+            continue
+        found = decide_cleared(pool, ask, choice, victims, times)
+        act = placing.assignment(lease, found, pool, at=at) if found else None
+        if found is None or act is None or placing.withheld(act, found, pool):
+            continue
+        own = pool.hosts[str(found.members[0].host)].owner == str(lease.organization_id)
+        giving_way.make_way(
+            leavers=[Leaver(guest.lease.pk, guest.lease.epoch, guest.lost_micros) for guest in victims],
+            ends_at=times.ends_at, cause=Notice.Cause.OWNER_RETURNS if own else Notice.Cause.SPOT_RECLAIM, at=at,
+            detail=OWN if own else FIRST, successor_id=lease.pk, assignment=act, begins_at=times.begins_at,
+        )  # fmt: skip
+        return True
+    return False
+
+
+def possible(pool: Pool, ask: Ask, guests: dict[str, Guest], lost: dict[str, int]) -> Iterator[Choice]:
+    """Yield whom to send away, cheapest first, for each alternative in turn."""
+    for option in ask.options:
+        able = [view for view in pool.hosts.values() if _could(view, option, ask)]
+        machines = machines_of(able, guests, ask)
+        # Several slices may lie on one GPU, or on as many as there are slices.
+        counts = [option.count] if option.slice is None else range(1, option.count + 1)
+        for count in counts:
+            found = spot_victims.cheapest(machines, count=count, nodes=option.nodes, lost=lost)
+            # Where nobody would go, something else is in the way.
+            yield from (choice for choice in found if choice.leases)
+
+
+def _could(view: HostView, option: Option, ask: Ask) -> bool:
+    """Return whether nothing but who sits there is in the way."""
+    if not (eligibility.is_visible(view, ask.organization) and eligibility.has_model(view, option)):
+        return False
+    verdict = eligibility.examine(view, option, ask)
+    return not isinstance(verdict, eligibility.Shortfall) or verdict.code == "busy"
+
+
+@dataclass(frozen=True)
+class Times:
+    ends_at: datetime  # of the notice
+    begins_at: datetime  # of the successor: after stop grace and cleaning
+
+
+def times_of(ask: Ask, *, notice_s: int, at: datetime) -> Times | None:
+    """Return when leavers go and their successor begins: no later than asked for, if their notice allows."""
+    cleaning = timedelta(seconds=settings.WORKLOAD_STOP_GRACE_S + CLEANING_MARGIN_S)
+    soonest = at + timedelta(seconds=notice_s)
+    ends_at = max(soonest, datetime.fromtimestamp(ask.start_s, UTC) - cleaning)
+    begins_at = ends_at + cleaning
+    if ask.until_s is not None and ask.until_s <= seconds(begins_at) + settings.WORKLOAD_STOP_GRACE_S:
+        return None  # its term would be over before they are gone
+    return Times(ends_at, begins_at)
+
+
+def _guests(lease: Lease, *, at: datetime) -> Iterator[Guest]:
+    """Yield whom this lease may send away: spot leases after their minimum runtime; on hosts that its organization
+    shares when idle, everybody else's but reserved ones. A spot lease sends nobody away but from its owner's hosts.
+    """
+    running = Lease.objects.filter(state=State.ACTIVE, leaves_at=None, currency=lease.currency)
+    reserved = Q(term_kind=Lease.TermKind.RESERVED) | Q(organization=lease.organization_id)
+    of_owner = ~reserved & Q(
+        members__host__owner=lease.organization_id, members__host__access=Host.Access.SHARED_WHEN_IDLE
+    )
+    wanted = of_owner
+    if lease.term_kind != Lease.TermKind.SPOT:
+        wanted |= Q(term_kind=Lease.TermKind.SPOT)
+    found = list(running.filter(wanted).distinct())
+    own_hosts = None
+    if lease.term_kind == Lease.TermKind.SPOT:
+        own_hosts = set(Host.objects.filter(owner=lease.organization_id).values_list("pk", flat=True))
+    yield from (guest for guest in guests_of(found, at=at) if own_hosts is None or _all_on(guest, own_hosts))
+
+
+def _all_on(guest: Guest, hosts: set[UUID]) -> bool:
+    return all(row.device.host_id in hosts for row in guest.rows)
+
+
+def decide_cleared(pool: Pool, ask: Ask, choice: Choice, victims: Sequence[Guest], times: Times) -> Placement | None:
+    """Return the engine's placement on the machines of a choice once its victims are gone, or None."""
+    cleared = clear(pool, victims, until_s=seconds(times.begins_at))
+    views = [cleared.hosts[key] for key in choice.machines]
+    found = decide(views, replace(ask, start_s=seconds(times.begins_at)), explain=False)
+    return found if isinstance(found, Placement) else None
