@@ -119,7 +119,7 @@ def _look_at(lease_id: UUID, token: UUID, at: datetime) -> None:
                 step(lease, at)
             if lease.leaves_at is not None and lease.leaves_at <= at:
                 # In whatever state its notice ends: what has not ended by itself gives its devices up.
-                giving_way.leave(lease_id=lease_id, at=at, last_good=recovery.heard_until(lease, at=at))
+                giving_way.leave(lease_id=lease_id, at=at, last_good=recovery.usable_until(lease, at=at))
     except Exception as fault:
         # One lease that cannot be moved must not stop the others: it is looked at ever less often, and alarmed on.
         attempts = lease.attempts

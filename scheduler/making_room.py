@@ -23,7 +23,7 @@ from leasing.giving_way import Leaver, NotNow
 from leasing.models import Lease
 from leasing.notice_models import Notice
 from leasing.states import State
-from scheduler import moving, placing, spot_victims
+from scheduler import moving, placing, spot_victims, waiting_line
 from scheduler import pool as pools
 from scheduler.guests import Guest, clear, guests_of, machines_of
 from scheduler.placement import Ask, HostView, Option, Placement, Refusal, decide, eligibility
@@ -81,7 +81,7 @@ def _one(at: datetime) -> bool:
         cursor.execute("SELECT pg_try_advisory_xact_lock(%s)", [placing.PASS_LOCK])
         if not cursor.fetchone()[0]:
             return False
-    waiting = placing.queue(at=at)
+    waiting = waiting_line.queue(at=at)[: placing.BATCH]
     if not any(_may_ask(lease) and _is_due(lease, at) for lease in waiting) or not _guests_there():
         return False
     overlay = Overlay(at)

@@ -149,7 +149,7 @@ def allowance_milli(*, at: datetime) -> int:
     )
     used = int(moved.aggregate(milli=Sum("gpu_milli"))["milli"] or 0)
     allowance_bp: int = settings.MOVES_ALLOWANCE_BP
-    return offered * allowance_bp // 10_000 - used
+    return int(offered * allowance_bp // 10_000) - used
 
 
 @transaction.atomic

@@ -143,11 +143,6 @@ def billable_until(*, workloads: list[Workload], at: datetime, suspect_after_s: 
     return min([at, *silent])
 
 
-def heard_until(lease: Lease, *, at: datetime) -> datetime:
-    """Return the last second until which the hosts of its present epoch were heard without a gap; `at` if they are."""
-    return _until(lease, at)
-
-
 def end_now(*, lease: Lease, reason: EndReason, at: datetime, detail: str = "") -> Lease:
     """End a lease at this second, or where its host has fallen silent, at the last one in which it was heard."""
     return lifecycle.end(lease_id=lease.pk, reason=reason, at=at, last_good=usable_until(lease, at=at), detail=detail)
