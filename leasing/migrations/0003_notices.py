@@ -8,7 +8,7 @@ from django.db import migrations, models
 class Migration(migrations.Migration):
 
     dependencies = [
-        ('agents', '0004_notices'),
+        ('agents', '0005_notices'),
         ('leasing', '0002_parked_keep'),
         ('tenants', '0003_secret'),
     ]
