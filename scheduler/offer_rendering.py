@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
+from apikit.language import chosen
 from apikit.money import Money
 from leasing.models import Quote
 from scheduler.rendering import instant
@@ -90,4 +91,6 @@ def plan(found: dict[str, Any]) -> dict[str, Any]:
         | {"price": Money(member["price_micros_per_hour"], currency).to_json() | {"per": "gpu_hour"}}
         for member in found["placement"] or []
     ]
+    if shown.get("why_waiting"):
+        shown["why_waiting"] = chosen(shown["why_waiting"])
     return shown | {"start": start, "placement": placement or None}

@@ -267,6 +267,7 @@ def explained(refusal: Refusal) -> dict[str, Any]:
     earliest = refusal.earliest_s
     return {
         "text": refusal.text("en"),
+        "text_zh": refusal.text("zh"),  # kept, since the same facts are not; the doors show one of the two
         "code": "no_capacity",
         "hosts_with_model": refusal.hosts_with_model,
         "counts": [

@@ -12,6 +12,7 @@ from django.conf import settings
 from django.db import transaction
 
 from apikit.errors import DomainError, InvalidInput
+from apikit.language import Said
 from leasing import assigning, quotes, requesting
 from leasing.calendar import DevicesTaken
 from leasing.models import Lease, Quote
@@ -80,7 +81,7 @@ def refusal(decision: Decision) -> NoCapacity:
     assert isinstance(decision.answer, Refusal)
     why = placing.explained(decision.answer)
     return NoCapacity(
-        why["text"],
+        Said(why["text"], zh=why["text_zh"]),
         reasons=why["counts"],
         would_help=why["would_help"],
         eta={"at": why["earliest"], "certainty": "certain" if why["earliest"] else "unknown"},
@@ -154,7 +155,8 @@ def _check_image(organization: Organization, quote: Quote, wanted: Wanted, at: d
     draft = requesting.draft(organization=organization, wanted=wanted, at=at)
     answer = decide(emptied, placing.ask_for(draft, pool, at=at, grace_s=_grace_s()), explain=False)
     if isinstance(answer, Refusal):
-        raise ImageNotRunnable(answer.text("en"), reasons=placing.explained(answer)["counts"])
+        said = Said(answer.text("en"), zh=answer.text("zh"))
+        raise ImageNotRunnable(said, reasons=placing.explained(answer)["counts"])
 
 
 def plan(*, organization: Organization, wanted: Wanted, at: datetime) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from uuid import UUID
 
 from agents import machines
 from agents.models import Host, Workload
+from apikit.language import chosen
 from apikit.money import Money
 from billing import metering
 from leasing import actions
@@ -78,7 +79,7 @@ def _lease(
         "end_reason": row.ending_reason or None,
         "end_detail": row.ending_detail or None,
         "exit_code": row.exit_code,
-        "why_waiting": row.why_waiting,
+        "why_waiting": chosen(row.why_waiting) if row.why_waiting else None,
         "queue_place": row.queue_place,
         "eta": row.eta,
         "price": _price(row, current),

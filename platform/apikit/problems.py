@@ -14,6 +14,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from apikit.errors import DomainError, InvalidInput, NotFound, Unavailable, echoed
+from apikit.language import translated
 from apikit.strict_fields import Faults
 
 CONTENT_TYPE = "application/problem+json"
@@ -102,15 +103,29 @@ def _response(document: dict[str, Any], *, headers: dict[str, str]) -> Response:
 def _document(
     request: HttpRequest | Request, status: int, slug: str, title: str, members: dict[str, Any]
 ) -> dict[str, Any]:
-    document: dict[str, Any] = {"type": settings.PROBLEM_TYPE_PREFIX + slug, "title": title, "status": status}
+    document: dict[str, Any] = {"type": settings.PROBLEM_TYPE_PREFIX + slug, "title": translated(title)}
+    document["status"] = status
     if status != 500:
-        document |= {"instance": _instance(request.path), **_without_surrogates(members)}
+        document |= {"instance": _instance(request.path), **_without_surrogates(_in_their_language(members))}
     document["request_id"] = getattr(request, "request_id", "")
     errors = document.get("errors")
     while errors and len(errors) > 1 and len(json.dumps(document)) > DOCUMENT_LIMIT:
         # Half of them at a time: a body of 50,000 unknown fields must not cost as many renderings.
         errors = document["errors"] = errors[: len(errors) // 2]
     return document
+
+
+def _in_their_language(members: dict[str, Any]) -> dict[str, Any]:
+    """Return the members with the sentences for people in the request's language; what programs read stays."""
+    said = {**members}
+    if isinstance(said.get("detail"), str):
+        said["detail"] = translated(said["detail"])
+    if isinstance(said.get("errors"), list):
+        said["errors"] = [
+            {**error, "detail": translated(error["detail"])} if isinstance(error.get("detail"), str) else error
+            for error in said["errors"]
+        ]
+    return said
 
 
 def _instance(path: str) -> str:

@@ -10,7 +10,9 @@ import structlog
 from django.core.exceptions import DisallowedHost
 from django.http import HttpRequest
 from django.http.response import HttpResponseBase
+from django.utils.cache import patch_vary_headers
 
+from apikit import language
 from apikit.problems import CONTENT_TYPE, plain_problem
 
 API_PATHS = ("/api", "/agent", "/payments")
@@ -54,6 +56,9 @@ def request_id_of(request: HttpRequest) -> str:
 
 def _begin(request: HttpRequest) -> Answer | None:
     request.request_id = request_id_of(request)  # type: ignore[attr-defined]
+    # Said for every request: a thread of the web server still has the language of the one before.
+    wanted = request.headers.get("Accept-Language", "") if _is_api(request) else ""
+    language.speak(language.choose(wanted))
     structlog.contextvars.clear_contextvars()
     structlog.contextvars.bind_contextvars(request_id=request.request_id)  # type: ignore[attr-defined]
     trace = _TRACEPARENT.fullmatch(request.headers.get("traceparent", ""))
@@ -80,6 +85,9 @@ def _finish(request: HttpRequest, response: Answer) -> Answer:
             if name in response:
                 problem[name] = response[name]
         response = problem
+    if _is_api(request):
+        response["Content-Language"] = language.current()
+        patch_vary_headers(response, ["Accept-Language"])
     response["X-Request-Id"] = request.request_id  # type: ignore[attr-defined]
     return response
 

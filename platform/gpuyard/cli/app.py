@@ -22,6 +22,7 @@ from gpuyard.cli import (
     reaching_verbs,
     receipt_verbs,
     setup_verbs,
+    tongue,
 )
 from gpuyard.cli.session import Session, common_options
 from gpuyard.errors import GpuyardError
@@ -41,7 +42,7 @@ class Root(click.Group):
             wrong.show()
             code = wrong.exit_code
         except (click.Abort, KeyboardInterrupt):
-            click.echo("Interrupted.", err=True)
+            click.echo(tongue.said("Interrupted."), err=True)
             code = problems.INTERRUPTED
         except BrokenPipeError:
             # Whoever read us has had enough (`| head`); the interpreter must not complain when it flushes at the end.
@@ -78,7 +79,7 @@ def _tell(here: Session, error: GpuyardError) -> int:
         click.echo(problems.as_data(error), err=True)
     else:
         for line in problems.lines(error):
-            click.echo(line, err=True)
+            click.echo(tongue.said(line), err=True)
     return problems.exit_code(error)
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import httpx2
 
-from gpuyard.cli import values
+from gpuyard.cli import tongue, values
 from gpuyard.transport import Send
 
 _BODY_SHOWN = 2_000  # characters of a body
@@ -40,7 +40,7 @@ def why(data: dict[str, Any]) -> Iterator[str]:
         for name, value in decision.items():
             yield f"Decided by {name}: {values.plain(value)}"
     if data.get("end_reason"):
-        yield f"It ended: {values.END_REASONS.get(data['end_reason'], data['end_reason'])}"
+        yield f"It ended: {values.ended_by(data['end_reason'])}"
 
 
 def counted(counts: Any) -> Iterator[str]:
@@ -69,7 +69,7 @@ def plan(data: dict[str, Any]) -> Iterator[tuple[str, str]]:
     if not isinstance(found, dict):
         yield "plan", values.plain(found)
         return
-    yield "dry run", "nothing was changed, and nothing is promised"
+    yield "dry run", tongue.said("nothing was changed, and nothing is promised")
     for name, value in found.items():
         if name == "placement" and isinstance(value, list):
             for member in value:

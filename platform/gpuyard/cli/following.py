@@ -13,7 +13,7 @@ import click
 from rich.status import Status
 from rich.text import Text
 
-from gpuyard.cli import problems, values
+from gpuyard.cli import problems, tongue, values
 from gpuyard.cli.session import Session
 from gpuyard.cli.tables import printable
 from gpuyard.durations import show
@@ -76,15 +76,15 @@ def doing(lease: dict[str, Any]) -> str:
     if isinstance(waiting, dict) and waiting.get("text"):
         parts.append(str(waiting["text"]))
     if lease.get("queue_place"):
-        parts.append(f"place {lease['queue_place']} in the queue")
+        parts.append(tongue.said(f"place {lease['queue_place']} in the queue"))
     if values.eta(lease):
-        parts.append(f"expected {values.eta(lease)}")
+        parts.append(tongue.said(f"expected {values.eta(lease)}"))
     for member in lease.get("members") or []:
         step = member.get("detail") or member.get("state")
         if step and lease.get("state") == "provisioning":
             parts.append(f"member {member.get('rank')}: {step}")
     if lease.get("end_reason"):
-        parts.append(values.END_REASONS.get(lease["end_reason"], lease["end_reason"]))
+        parts.append(values.ended_by(lease["end_reason"]))
     return "; ".join(parts)
 
 

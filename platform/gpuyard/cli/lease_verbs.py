@@ -183,7 +183,7 @@ def _finish(here: Session, lease_id: str, timeout_s: int | None) -> int:
 def _outcome(here: Session, ended: Lease) -> int:
     code = ended.exit_code
     cost = values.money((ended.to_dict().get("cost") or {}).get("charged"))
-    reason = values.END_REASONS.get(ended.end_reason or "", str(ended.end_reason))
+    reason = values.ended_by(ended.end_reason)
     here.say(f"{ended.id} ended: {reason}{f', exit code {code}' if code is not None else ''}. It cost {cost}.")
     if ended.end_reason == "completed" and code is not None:
         return code

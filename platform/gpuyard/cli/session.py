@@ -13,10 +13,11 @@ from typing import Any
 
 import click
 import httpx2
+from rich.cells import cell_len
 from rich.console import Console
 
 from gpuyard import config
-from gpuyard.cli import emit, explaining
+from gpuyard.cli import emit, explaining, tongue
 from gpuyard.cli.tables import Column, printable, table
 from gpuyard.client import Client
 from gpuyard.durations import show
@@ -71,9 +72,7 @@ class Session:
     def client(self) -> Client:
         if self.file.exposed:
             self.say(f"Others can read {self.file.path}, which holds your key: chmod 600 it.", style="yellow")
-        plain = Client(
-            api_url=self.api_url, profile=self.profile, language=_language(os.environ), observer=self._observe
-        )
+        plain = Client(api_url=self.api_url, profile=self.profile, language=tongue.language(), observer=self._observe)
         return plain.with_options(dry_run=True) if self.dry_run else plain
 
     @cached_property
@@ -86,7 +85,7 @@ class Session:
 
     def say(self, text: str, *, style: str = "") -> None:
         """Tell the person something; never data."""
-        self.talk.print(printable(text), style=style, markup=False)
+        self.talk.print(printable(tongue.said(text)), style=style, markup=False)
 
     def done(self, text: str) -> None:
         """Tell what was done; in a dry run, that it would have been."""
@@ -141,10 +140,10 @@ class Session:
         click.echo(text, nl=False)
 
     def _print_pairs(self, pairs: Iterable[tuple[str, str]]) -> None:
-        shown = [(title, text) for title, text in pairs if text]
-        width = max((len(title) for title, _ in shown), default=0)
+        shown = [(tongue.said(title), text) for title, text in pairs if text]
+        width = max((cell_len(title) for title, _ in shown), default=0)
         for title, text in shown:
-            self.out.print(f"{title:<{width}}  {printable(text)}", markup=False)
+            self.out.print(f"{title}{' ' * (width - cell_len(title))}  {printable(text)}", markup=False)
 
     def _print_table(self, rows: Sequence[dict[str, Any]], columns: Sequence[Column]) -> None:
         if not rows:
@@ -161,11 +160,6 @@ class Session:
         pause = outcome.headers.get("Retry-After", "") if isinstance(outcome, httpx2.Response) else ""
         if pause.isdecimal() and float(pause) > _WORTH_SAYING_S:
             self.say(f"The server asks to wait {show(float(pause))}; trying again then.", style="yellow")
-
-
-def _language(environ: Any) -> str | None:
-    locale = environ.get("LC_ALL") or environ.get("LC_MESSAGES") or environ.get("LANG") or ""
-    return "zh-Hans" if locale.startswith("zh") else None
 
 
 def session() -> Session:

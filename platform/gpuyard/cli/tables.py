@@ -7,6 +7,8 @@ from typing import Any
 from rich.cells import cell_len, set_cell_size
 from rich.text import Text
 
+from gpuyard.cli import tongue
+
 GAP = 2
 _SHORTEST = 8  # cells to which a flexible column may shrink
 
@@ -52,10 +54,11 @@ def table(
     cells = {column: [printable(column.read(row)) for row in rows] for column in shown}
     # A column that says nothing in any row is left out, unless it is always there.
     shown = [column for column in shown if column.rank == 0 or any(cells[column])]
-    widths = {column: max(map(cell_len, [column.title, *cells[column]])) for column in shown}
+    heads = {column: tongue.said(column.title) for column in shown}
+    widths = {column: max(map(cell_len, [heads[column], *cells[column]])) for column in shown}
     if width is not None:
         shown = _fit(shown, widths, width)
-    yield _line([(column.title, column) for column in shown], widths, "bold")
+    yield _line([(heads[column], column) for column in shown], widths, "bold")
     for number in range(len(rows)):
         yield _line([(cells[column][number], column) for column in shown], widths, "")
 

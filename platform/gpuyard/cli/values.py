@@ -5,11 +5,12 @@ from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
 
+from gpuyard.cli import tongue
 from gpuyard.durations import show
 
 Row = dict[str, Any]
 
-END_REASONS = {
+_END_REASONS = {
     "tenant": "you ended it",
     "completed": "its command exited",
     "expired": "its term was over",
@@ -23,6 +24,11 @@ END_REASONS = {
 
 
 _UNITS = {"gpu_hour": "GPU-h", "hour": "h"}
+
+
+def ended_by(reason: str | None) -> str:
+    """Return why a lease ended, in words; a reason that is not known stays as it is, and none is nothing."""
+    return tongue.said(_END_REASONS.get(reason or "", reason or ""))
 
 
 def plain(value: Any) -> str:
@@ -76,7 +82,7 @@ def ago(text: Any, *, now: datetime | None = None) -> str:
     if not isinstance(text, str):
         return ""
     seconds = ((now or datetime.now(UTC)) - datetime.fromisoformat(text)).total_seconds()
-    return f"{show(seconds)} ago" if seconds >= 0 else f"in {show(-seconds)}"
+    return tongue.said(f"{show(seconds)} ago" if seconds >= 0 else f"in {show(-seconds)}")
 
 
 def until(text: Any) -> str:

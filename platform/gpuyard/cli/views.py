@@ -4,13 +4,13 @@ from collections.abc import Iterator
 from typing import Any
 
 from gpuyard.cli.tables import Column
-from gpuyard.cli.values import END_REASONS, Row, ago, badge, eta, gib, member, money, plain, price, readable, until
+from gpuyard.cli.values import Row, ago, badge, ended_by, eta, gib, member, money, plain, price, readable, until
 from gpuyard.durations import show
 
 
 def _waiting(row: Row) -> str:
     if row.get("end_reason"):
-        return END_REASONS.get(row["end_reason"], plain(row["end_reason"]))
+        return ended_by(row["end_reason"])
     waiting = row.get("why_waiting") or {}
     place = f"place {row['queue_place']}: " if row.get("queue_place") else ""
     return place + str(waiting.get("text") or "") if waiting else ""
@@ -219,7 +219,7 @@ def lease(row: Row) -> Iterator[tuple[str, str]]:
     cost = row.get("cost") or {}
     used = f" for {cost['billable_seconds']} s" if cost.get("billable_seconds") is not None else ""
     yield "cost", f"{_cost(row)}{used}" if cost else ""
-    yield "ended", END_REASONS.get(row.get("end_reason") or "", plain(row.get("end_reason")))
+    yield "ended", ended_by(row.get("end_reason"))
     for part in row.get("members") or []:
         gpus = part.get("gpus")
         count = len(gpus) if isinstance(gpus, list) else gpus
