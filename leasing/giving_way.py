@@ -99,7 +99,7 @@ def _send_away(
         lease, cause=cause, ends_at=ends_at, at=at, detail=detail, successor_id=successor_id,
         lost_micros=leaver.lost_micros, leaves_at=ends_at,
     )  # fmt: skip
-    starting.tell_end(lease)
+    starting.tell_end(lease, at=at)
     if leaver.destination is not None:
         _hold_place(lease, leaver.destination, notice, by=by, at=at)
     return notice
@@ -185,7 +185,7 @@ def stay(*, lease_id: UUID, at: datetime, detail: str) -> bool:
     except calendar.DevicesTaken:
         return False
     noticing.withdraw(lease, causes=LEAVING, at=at, detail=detail)
-    starting.tell_end(lease)
+    starting.tell_end(lease, at=at)
     let_go(lease_ids=[lease_id], at=at)
     return True
 

@@ -122,7 +122,8 @@ def destination(
 
 
 def _milli(guest: Guest) -> int:
-    return sum(row.units.upper - row.units.lower for row in guest.rows) * UNIT_MILLI
+    units: int = sum(row.units.upper - row.units.lower for row in guest.rows)
+    return units * UNIT_MILLI
 
 
 def _movable(currency: str, *, at: datetime) -> Iterator[Guest]:
