@@ -179,6 +179,7 @@ class DeviceAdmin(ReadOnly):
 
 @admin.register(Workload)
 class WorkloadAdmin(ReadOnly):
+    exclude = ["sealed"]
     list_display = [
         "reference", "member", "epoch", "host", "wanted", "step", "failure", "ready_at", "exited_at", "gone_at",
         "last_valid_until",

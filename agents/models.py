@@ -198,6 +198,7 @@ class Workload(models.Model):
     epoch = models.BigIntegerField()
     spec = models.JSONField()
     spec_hash = models.CharField(max_length=64)
+    sealed = models.TextField(blank=True)  # base64; the host alone can open it; empty again when it is over
     valid_for_s = models.PositiveIntegerField()
     stop_grace_s = models.PositiveIntegerField(default=30)
     not_after = models.DateTimeField(null=True, blank=True)
@@ -219,6 +220,7 @@ class Workload(models.Model):
     reported_at = models.DateTimeField(null=True, blank=True)
     ready_at = models.DateTimeField(null=True, blank=True)
     unusable_since = models.DateTimeField(null=True, blank=True)
+    unhealthy = models.CharField(max_length=200, blank=True)  # what its health check says while it fails
     exited_at = models.DateTimeField(null=True, blank=True)
     gone_at = models.DateTimeField(null=True, blank=True)  # acknowledged: nothing of it is left
     # No answer sent after this may have renewed it: until + grace + margin its devices are not let again (the fence).

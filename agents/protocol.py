@@ -14,7 +14,7 @@ message, a restarted agent and a rebooted host need no code of their own.
 import hashlib
 import json
 from dataclasses import asdict, dataclass, field, fields
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 VERSION = 1
 SIGNATURE_HEADER = "Gpuyard-Signature"
@@ -41,7 +41,7 @@ RUNNING_STEPS = frozenset({"ready"})
 NOT_RENEWED = "not_renewed"
 FAILURES = (
     "image_not_found", "image_denied", "incompatible", "disk_full", "pull_stalled", "port_exhausted", "cdi_stale",
-    "gpu_invisible", "health_failed", "exited_early", "engine_error", "bad_spec", "stale_epoch",
+    "gpu_invisible", "health_failed", "exited_early", "engine_error", "bad_spec", "stale_epoch", "secret_missing",
     NOT_RENEWED,
 )  # fmt: skip
 
@@ -125,7 +125,13 @@ def selftest_proof(*, seed: str, device: str) -> str:
 
 
 class Message:
-    """A frozen dataclass that is read from JSON strictly by name and type of its fields, and written back whole."""
+    """A frozen dataclass that is read from JSON strictly by name and type of its fields, and written back whole.
+
+    LATER: fields that came after the first version. They are left out while they say nothing, so that an agent of a
+    version before can read the rest, and refuses only what it cannot do.
+    """
+
+    LATER: ClassVar[frozenset[str]] = frozenset()
 
     @classmethod
     def from_json(cls, data: Any) -> Self:
@@ -149,7 +155,8 @@ class Message:
             raise ProtocolError(f"{name}: {fault}") from None
 
     def to_json(self) -> dict[str, Any]:
-        return asdict(self)  # type: ignore[call-overload,no-any-return]
+        whole: dict[str, Any] = asdict(self)  # type: ignore[call-overload]
+        return {name: value for name, value in whole.items() if value or name not in self.LATER}
 
 
 def _kinds(kind: Any) -> tuple[Any, ...]:
@@ -194,6 +201,20 @@ class DesiredWorkload(Message):
     stop_grace_s: int = _of(int, default=30)
     notice: dict[str, Any] | None = _of(dict, NONE, default=None)  # of an end ahead: cause, ends_at (ISO), detail
     expires_at: str = _of(str, default="")  # ISO; "" while nobody knows an end: GPUYARD_EXPIRES_AT at the start
+    sealed: str = _of(str, default="")  # base64: SealedValues, for this host's X25519 key alone
+
+    LATER = frozenset({"notice", "expires_at", "sealed"})
+
+
+@dataclass(frozen=True, kw_only=True)
+class SealedValues(Message):
+    """What is sealed to a host for one workload; its names make a value that was moved to another one worthless."""
+
+    lease: str = _of(str)
+    member: int = _of(int)
+    epoch: int = _of(int)
+    secrets: dict[str, str] = _of(dict, default_factory=dict)
+    registry: dict[str, str] | None = _of(dict, NONE, default=None)  # username, password: for the pull alone
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -215,6 +236,28 @@ class WorkloadSpec(Message):
     units: dict[str, list[int]] = _of(
         dict, default_factory=dict
     )  # device UUID -> [first, end) of eight, when not whole
+    secrets: list[str] = _of(list, default_factory=list)  # names whose values come sealed beside the spec
+    registry_login: bool = _of(bool, default=False)  # the pull needs what is sealed beside the spec
+
+    health: dict[str, Any] | None = _of(dict, NONE, default=None)  # HealthCheck
+
+    LATER = frozenset({"secrets", "registry_login", "health"})
+
+
+@dataclass(frozen=True, kw_only=True)
+class HealthCheck(Message):
+    """How a workload is seen to be well: HTTP on one of its ports (200 to 399), or a command inside that ends with 0.
+
+    It is `ready` when the check has passed once, within start_period_s; afterwards `failures` in a row are unhealthy.
+    """
+
+    port: int | None = _of(int, NONE, default=None)
+    path: str = _of(str, default="/")
+    command: list[str] | None = _of(list, NONE, default=None)
+    start_period_s: int = _of(int, default=300)
+    interval_s: int = _of(int, default=30)
+    timeout_s: int = _of(int, default=5)
+    failures: int = _of(int, default=3)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -233,6 +276,9 @@ class WorkloadReport(Message):
     ports: dict[str, int] = _of(dict, default_factory=dict)  # container port -> host port
     progress: dict[str, Any] = _of(dict, default_factory=dict)  # bytes, total, rate while pulling
     unusable: bool = _of(bool, default=False)  # use was lost (gpu_access_lost, ...): seconds end
+    unhealthy: str = _of(str, default="")  # what the health check last said, while it fails; ends no seconds
+
+    LATER = frozenset({"unhealthy"})
 
 
 @dataclass(frozen=True, kw_only=True)

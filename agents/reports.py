@@ -128,13 +128,14 @@ def _last_known_alive(workload: Workload, at: datetime) -> datetime:
 
 _COLUMNS = (
     "step", "detail", "failure", "exit_code", "container", "image_digest", "ports", "progress", "ready_at",
-    "unusable_since", "exited_at", "gone_at",
+    "unusable_since", "unhealthy", "exited_at", "gone_at",
 )  # fmt: skip
 
 
 def _take_facts(workload: Workload, report: WorkloadReport) -> None:
     if report.exit_code is not None:
         workload.exit_code = max(-(2**31), min(report.exit_code, 2**31 - 1))
+    workload.unhealthy = report.unhealthy[:200] if report.step in RUNNING_STEPS else ""
     workload.container = (report.container or workload.container)[:80]
     workload.image_digest = (report.image_digest or workload.image_digest)[:100]
     ports = {name: port for name, port in report.ports.items() if isinstance(port, int) and 0 < port < 65536}

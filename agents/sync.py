@@ -251,7 +251,7 @@ def _desired(workload: Workload, valid_for_s: int) -> DesiredWorkload:
     return DesiredWorkload(
         lease=workload.reference, member=workload.member, epoch=workload.epoch, spec_hash=workload.spec_hash,
         spec=workload.spec, valid_for_s=valid_for_s, stop_grace_s=workload.stop_grace_s, notice=workload.notice,
-        expires_at=instant(workload.not_after) if workload.not_after else "",
+        expires_at=instant(workload.not_after) if workload.not_after else "", sealed=workload.sealed,
     )  # fmt: skip
 
 

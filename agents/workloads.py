@@ -49,6 +49,7 @@ class Wanted:
     stop_grace_s: int
     not_after: datetime | None
     kind: str = Workload.Kind.CONTAINER
+    sealed: str = ""
 
 
 def want(
@@ -63,18 +64,20 @@ def want(
     not_after: datetime | None,
     at: datetime,
     kind: str = Workload.Kind.CONTAINER,
+    sealed: str = "",
 ) -> Workload:
     """Want one container on a host, or the whole machine; return its row. The same call again changes nothing.
 
     spec: a protocol.WorkloadSpec as JSON. valid_for_s: how long it may run on without hearing from us. not_after: no
-    renewal reaches beyond it (end of the term, or of the money); calling again with another one moves it.
+    renewal reaches beyond it (end of the term, or of the money); calling again with another one moves it. sealed: what
+    `sealed_values.seal` made for it; it stays as it was first given.
 
     Raises StaleEpoch (a higher epoch of the reference was seen, or this one was given up), WorkloadConflict (the epoch
     exists with another host or spec), UnknownDevices, ProtocolError (the spec cannot be read).
     """
     one = Wanted(
         reference=reference, member=member, host_id=host_id, epoch=epoch, spec=spec, valid_for_s=valid_for_s,
-        stop_grace_s=stop_grace_s, not_after=not_after, kind=kind,
+        stop_grace_s=stop_grace_s, not_after=not_after, kind=kind, sealed=sealed,
     )  # fmt: skip
     return want_all([one], at=at)[0]
 
@@ -121,6 +124,7 @@ def _row(one: Wanted, known: Sequence[Workload], *, at: datetime) -> Workload:
         valid_for_s=one.valid_for_s,
         stop_grace_s=one.stop_grace_s,
         not_after=one.not_after,
+        sealed=one.sealed,
         wanted_at=at,
     )
 
@@ -199,7 +203,7 @@ def unwant(*, reference: str, at: datetime, reason: str, epoch: int | None = Non
         there.filter(last_valid_until__isnull=True, kind=Workload.Kind.CONTAINER).update(gone_at=at)
         machines.wake(there.filter(kind=Workload.Kind.MACHINE).values_list("pk", flat=True), at=at)
         given_up += there.update(
-            wanted=False, unwanted_at=at, unwanted_reason=reason[:100], unwanted_generation=generation
+            wanted=False, sealed="", unwanted_at=at, unwanted_reason=reason[:100], unwanted_generation=generation
         )
     return given_up
 

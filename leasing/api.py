@@ -7,7 +7,7 @@ from rest_framework.response import Response
 
 from apikit import pagination
 from apikit.instants import instant, instant_or_none
-from apikit.strict_fields import Choice, DisplayText, Integer, ListOf, Name, StrictSerializer, Text
+from apikit.strict_fields import Choice, DisplayText, Integer, ListOf, Name, StrictSerializer, Text, fault
 from leasing import images
 from leasing.models import Image
 from tenants import vault
@@ -16,6 +16,41 @@ from tenants.models import Secret
 
 SECRET_LIMIT = 16_384  # characters: a private key or a registry's JSON file fits
 IMAGE_VERSION = 1  # an image is never edited: it is deleted and made again
+
+
+class Ssh(StrictSerializer):
+    port = Integer(min_value=1, max_value=65_535)
+
+
+class Jupyter(StrictSerializer):
+    port = Integer(min_value=1, max_value=65_535)
+    command = ListOf(child=Text(max_length=4096), min_length=1, max_length=256)
+
+
+class Services(StrictSerializer):
+    """What the image serves to people; it must take the keys or the token from where README of images says."""
+
+    ssh = Ssh(required=False)
+    jupyter = Jupyter(required=False)
+
+
+class HealthCheckBody(StrictSerializer):
+    """By HTTP (port, and a path that answers 200 to 399) or by a command inside that ends with 0."""
+
+    port = Integer(min_value=1, max_value=65_535, required=False)
+    path = Text(max_length=500, pattern=r"/[!-~]*", required=False)
+    command = ListOf(child=Text(max_length=4096), min_length=1, max_length=64, required=False)
+    start_period_s = Integer(min_value=1, max_value=7200, required=False)
+    interval_s = Integer(min_value=1, max_value=3600, required=False)
+    timeout_s = Integer(min_value=1, max_value=60, required=False)
+    failures = Integer(min_value=1, max_value=20, required=False)
+
+    def validate(self, values: dict[str, Any]) -> dict[str, Any]:
+        if ("port" in values) == ("command" in values):
+            raise fault("exactly_one_of", "Name port (and path) or command.", pointer="/port")
+        if "path" in values and "port" not in values:
+            raise fault("exactly_one_of", "A path goes with a port.", pointer="/path")
+        return values
 
 
 class ImageBody(StrictSerializer):
@@ -27,6 +62,8 @@ class ImageBody(StrictSerializer):
     vendor = Choice(choices=["nvidia", "amd", ""], required=False)
     ports = ListOf(child=Integer(min_value=1, max_value=65_535), max_length=32, required=False)
     command = ListOf(child=Text(max_length=4096), min_length=1, max_length=256, required=False)
+    services = Services(required=False)
+    health = HealthCheckBody(required=False)
 
     def validate(self, values: dict[str, Any]) -> dict[str, Any]:
         return {"name": values["slug"], **values}
@@ -50,6 +87,8 @@ def render_image(image: Image) -> dict[str, Any]:
         "vendor": image.vendor or None,
         "architectures": image.architectures,
         "ports": image.ports,
+        "services": image.services,
+        "health": image.health,
         "command": image.command,
         "size_mib": image.size_mib,
         "own": image.organization_id is not None,

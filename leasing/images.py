@@ -3,7 +3,7 @@
 import difflib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -33,6 +33,8 @@ class Resolved:
     command: list[str] | None
     env: dict[str, str]
     ports: list[int]
+    services: dict[str, Any] = field(default_factory=dict)  # as Image.services
+    health: dict[str, Any] | None = None
 
 
 # A quote may be asked for before the image is known; the lease that redeems it must name one.
@@ -75,8 +77,9 @@ def _from_catalogue(slug: str, organization_id: UUID, pointer: str) -> Resolved:
         "size_mib": image.size_mib,
     }
     return Resolved(
-        asked=slug, reference=image.reference, needs=needs, command=image.command, env=image.env, ports=image.ports
-    )
+        asked=slug, reference=image.reference, needs=needs, command=image.command, env=image.env, ports=image.ports,
+        services=image.services, health=image.health,
+    )  # fmt: skip
 
 
 def visible(*, organization_id: UUID) -> QuerySet[Image]:

@@ -34,6 +34,9 @@ class Image(models.Model):
     command = models.JSONField(null=True, blank=True)
     env = models.JSONField(default=dict, blank=True)
     size_mib = models.PositiveIntegerField(null=True, blank=True)
+    # What it serves to people: {"ssh": {"port": 22}, "jupyter": {"port": 8888, "command": [...]}}.
+    services = models.JSONField(default=dict, blank=True)
+    health = models.JSONField(null=True, blank=True)  # protocol.HealthCheck; a lease may name another
     enabled = models.BooleanField(default=True)
     created_at = models.DateTimeField(auto_now_add=True)
 
@@ -82,6 +85,11 @@ class Lease(models.Model):
     env = models.JSONField(default=dict, blank=True)
     ports = models.JSONField(default=list, blank=True)
     ssh_keys = models.JSONField(default=list, blank=True)
+    secrets = models.JSONField(default=list, blank=True)  # names in the organization's vault, never values
+    registry_secret = models.CharField(max_length=64, blank=True)  # the name of the login for the image's registry
+    jupyter = models.BooleanField(default=False)
+    health = models.JSONField(null=True, blank=True)  # protocol.HealthCheck
+    service_ports = models.JSONField(default=dict, blank=True)  # {"ssh": 22, "jupyter": 8888}: what a port is for
     name = models.CharField(max_length=64, blank=True)
     labels = models.JSONField(default=dict, blank=True)
 

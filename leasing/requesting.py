@@ -14,7 +14,7 @@ from django.db.models.functions import Coalesce
 from apikit.errors import DomainError, InvalidInput
 from audit import ids
 from billing import budgets, holds
-from leasing import catalogue_view, images, moves, promised_price, terms
+from leasing import catalogue_view, image_services, images, moves, promised_price, secrets_at_start, terms
 from leasing.grammar import GrammarError, Option, Request, from_fields, parse
 from leasing.models import Lease, Quote
 from leasing.states import OnInterrupt, State
@@ -22,7 +22,7 @@ from leasing.terms import Term, TermError
 from tenants.models import Organization
 
 FOUR_FIELDS = ("gpu_model", "node_count", "gpu_count")
-CONTAINER = ("command", "env", "ports", "ssh_keys")
+CONTAINER = ("command", "env", "ports", "ssh_keys", "secrets", "registry_secret", "jupyter", "health")
 # While it waits the money stays held: a lease must not start that cannot be paid. Ending it gives the hold back.
 KEEP_HOLD = timedelta(days=366)
 MANNERS = ("name", "labels", "on_interrupt", "on_exit", "notice_s", "may_move")
@@ -43,7 +43,7 @@ class Wanted:
     currency: str
     regions: tuple[str, ...]  # where it may stand: those of its currency and its residency wishes
     constraints: Mapping[str, Any] = field(default_factory=dict)
-    container: Mapping[str, Any] = field(default_factory=dict)  # command, env, ports, ssh_keys
+    container: Mapping[str, Any] = field(default_factory=dict)  # those named in CONTAINER
     manners: Mapping[str, Any] = field(default_factory=dict)  # name, labels, on_interrupt, on_exit, notice_s
 
     @property
@@ -62,6 +62,8 @@ def understand(*, organization: Organization, asked: Mapping[str, Any], at: date
     request = _request(asked, view)
     bare = bool(asked.get("bare"))
     image = (None if bare else named_image(organization=organization, asked=asked)) or images.NONE_YET
+    secrets_at_start.check(organization=organization, asked=asked)
+    image_services.check(image=image, asked=asked)
     term = _term(asked, at)
     constraints = dict(asked.get("constraints") or {})
     if bare:
@@ -81,7 +83,7 @@ def understand(*, organization: Organization, asked: Mapping[str, Any], at: date
 
 def _check_bare(request: Request, asked: Mapping[str, Any]) -> None:
     """A whole machine has no image and no container, and cannot be moved: what was done to it by hand stays on it."""
-    for name in ("image", "image_id", "command", "env", "ports"):
+    for name in ("image", "image_id", "command", "env", "ports", "secrets", "registry_secret", "jupyter", "health"):
         if asked.get(name):
             raise _invalid(f"/{name}", "exactly_one_of", "A whole machine starts no image: leave this out.")
     if any(option.slice for option in request.options):
@@ -200,10 +202,15 @@ def draft(*, organization: Organization, wanted: Wanted, at: datetime, priced_at
         image=wanted.image.asked,
         image_reference=wanted.image.reference,
         image_needs=wanted.image.needs,
-        command=wanted.container.get("command", wanted.image.command),
+        command=image_services.command_of(wanted.image, wanted.container),
         env={**wanted.image.env, **wanted.container.get("env", {})},
-        ports=wanted.container.get("ports", wanted.image.ports),
+        ports=image_services.ports_of(wanted.image, wanted.container),
+        service_ports=image_services.named_ports(wanted.image, wanted.container),
+        jupyter=wanted.container.get("jupyter", False),
+        health=wanted.container.get("health", wanted.image.health),
         ssh_keys=wanted.container.get("ssh_keys", []),
+        secrets=wanted.container.get("secrets", []),
+        registry_secret=wanted.container.get("registry_secret", ""),
         **wanted.manners,
         min_runtime_s=settings.RECLAIM_MIN_RUNTIME_S,
         term_kind=wanted.term.kind,

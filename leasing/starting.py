@@ -8,7 +8,7 @@ from django.conf import settings
 from agents import workloads
 from agents.models import Device, Workload
 from billing import metering
-from leasing import calendar, workload_spec
+from leasing import calendar, secrets_at_start, workload_spec
 from leasing.models import Lease, LeaseMember
 from leasing.states import VALID_FOR_S, OnInterrupt
 
@@ -36,6 +36,8 @@ def want_workloads(lease: Lease, *, at: datetime) -> None:
 def want_all(leases: Sequence[tuple[Lease, Bound]], *, at: datetime) -> None:
     """Ask the hosts of many leases to run them."""
     workloads.want_all([one for lease, held in leases for one in _wanted(lease, held)], at=at)
+    for lease, held in leases:  # last: it holds the lock of the organization's audit chain
+        secrets_at_start.record(lease, hosts=[devices[0][0].host for devices in held.values()], at=at)
 
 
 def _wanted(lease: Lease, held: Bound) -> list[workloads.Wanted]:
@@ -57,11 +59,15 @@ def _wanted(lease: Lease, held: Bound) -> list[workloads.Wanted]:
                 members=plans,
                 rank=rank,
                 with_fabric=len({h.fabric for h in hosts.values()}) == 1 and bool(host.fabric),
+                secrets=lease.secrets,
+                registry_login=bool(lease.registry_secret),
+                health=lease.health,
             ),
             valid_for_s=_valid_for_s(lease),
             stop_grace_s=settings.WORKLOAD_STOP_GRACE_S,
             not_after=_not_after(lease),
             kind=Workload.Kind.MACHINE if lease.is_bare else Workload.Kind.CONTAINER,
+            sealed=secrets_at_start.sealed_for(lease, rank=rank, host=host),
         )
         for rank, host in hosts.items()
     ]

@@ -25,6 +25,7 @@ class MemberPlan:
 def build(
     *, lease_id: str, image_reference: str, command: Sequence[str] | None, env: Mapping[str, str],
     ports: Sequence[int], ssh_keys: Sequence[str], members: Sequence[MemberPlan], rank: int, with_fabric: bool,
+    secrets: Sequence[str] = (), registry_login: bool = False, health: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:  # fmt: skip
     """Return the WorkloadSpec of member `rank` as JSON; CPU in milli, memory and disk in MiB, 0 = no limit known."""
     own = members[rank]
@@ -54,4 +55,7 @@ def build(
         cpu_milli=own.cpu_milli or None,
         ram_mib=own.ram_mib or None,
         disk_mib=own.disk_mib or None,
+        secrets=list(secrets),
+        registry_login=registry_login,
+        health=None if health is None else dict(health),
     ).to_json()

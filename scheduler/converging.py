@@ -41,6 +41,7 @@ BATCH = 50
 MAX_PASSES = 20
 MAX_BACK_OFF = 32
 STUCK = "lease_stuck"  # the alarm of a lease that cannot be looked at
+NO_OTHER_HOST_HELPS = frozenset({"secret_missing"})
 LOOK_AGAIN_S = {
     State.PROVISIONING: 0.5,
     State.ENDING: 0.5,
@@ -212,7 +213,7 @@ def _start_failed(lease: Lease, workload: Workload, trouble: str, at: datetime) 
         # Its own command ended, well or badly, before it was seen to run: another host would see the same.
         code = workload.exit_code
         lifecycle.end(lease_id=lease.pk, reason=EndReason.COMPLETED, at=at, detail=detail, exit_code=code)
-    elif lease.failed_starts + 1 >= lifecycle.MAX_FAILED_STARTS:
+    elif trouble in NO_OTHER_HOST_HELPS or lease.failed_starts + 1 >= lifecycle.MAX_FAILED_STARTS:
         lifecycle.end(lease_id=lease.pk, reason=EndReason.FAILED_TO_START, at=at, detail=detail)
     else:
         avoid_host = None if trouble == NOT_RENEWED else workload.host_id

@@ -20,6 +20,8 @@ from apikit.strict_fields import (
     fault,
 )
 from audit import ids
+from leasing.api import HealthCheckBody
+from leasing.requesting import CONTAINER
 from leasing.states import OnInterrupt
 from leasing.terms import PERIODS
 
@@ -120,6 +122,13 @@ class SshKey(Text):
         return text
 
 
+class SecretName(Text):
+    """A name in the organization's vault; what it stands for is looked up by the domain."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(min_length=1, max_length=64, pattern=r"[A-Za-z_][A-Za-z0-9_]*", **options)
+
+
 class PlacedRequest(StrictSerializer):
     """What leases and quotes are asked for alike."""
 
@@ -138,6 +147,10 @@ class PlacedRequest(StrictSerializer):
     command = ListOf(child=Text(max_length=4096), min_length=1, max_length=256, required=False)
     ports = ListOf(child=Integer(min_value=1, max_value=65_535), max_length=32, required=False)
     ssh_keys = ListOf(child=SshKey(max_length=2048), max_length=16, required=False)
+    secrets = ListOf(child=SecretName(), max_length=32, required=False)
+    registry_secret = SecretName(required=False)
+    jupyter = Boolean(required=False)
+    health = HealthCheckBody(required=False)
     on_interrupt = Choice(choices=[policy.value for policy in OnInterrupt], required=False)
     on_exit = Choice(choices=["end", "restart"], required=False)
     notice_s = Choice(choices=[0, 120, 600], required=False)
@@ -178,7 +191,7 @@ class LeaseRequest(PlacedRequest):
 
     def _redeems(self, values: dict[str, Any]) -> dict[str, Any]:
         # What was quoted is settled; only what the price does not depend on may still be said.
-        free = {"quote", "name", "labels", "env", "command", "ports", "ssh_keys", "image", "image_id"}
+        free = {"quote", "name", "labels", "image", "image_id", *CONTAINER}
         for name in values:
             if name not in free:
                 raise fault("exactly_one_of", "The quote settles this; leave it out.", pointer=f"/{name}")

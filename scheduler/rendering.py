@@ -16,6 +16,7 @@ from leasing.models import Allocation, Lease, LeaseEvent, LeaseMember
 from leasing.notice_models import Notice
 from leasing.states import State
 from leasing.terms import Term
+from scheduler import endpoints
 
 _RUNS = {"ready": "running"}
 
@@ -64,6 +65,10 @@ def _lease(
         "labels": row.labels,
         "command": row.command,
         "ssh_keys": row.ssh_keys,
+        "secrets": row.secrets,
+        "registry_secret": row.registry_secret or None,
+        "jupyter": row.jupyter,
+        "health": row.health,
         "on_interrupt": row.on_interrupt,
         "on_exit": row.on_exit,
         "notice_s": row.notice_s,
@@ -85,7 +90,7 @@ def _lease(
         "price": _price(row, current),
         "held": Money(_held_micros(row), row.currency).to_json(),
         "cost": _cost(row, at) if with_cost else _final_cost(row),
-        "members": _members_shown(current, workloads, devices),
+        "members": _members_shown(current, workloads, devices, row.service_ports),
     }
 
 
@@ -96,14 +101,14 @@ def _held_micros(row: Lease) -> int:
 
 def _members_shown(
     current: list[LeaseMember], workloads: dict[tuple[int, int], Workload],
-    devices: dict[tuple[int, int], list[Allocation]],
+    devices: dict[tuple[int, int], list[Allocation]], services: dict[str, int],
 ) -> list[dict[str, Any]]:  # fmt: skip
     whole = [w.pk for w in workloads.values() if w.kind == Workload.Kind.MACHINE]
     ways_in = machines.doors(whole) if whole else {}
     shown = []
     for member in current:
         workload = workloads.get((member.epoch, member.rank))
-        line = _member(member, workload, devices.get((member.epoch, member.rank), []))
+        line = _member(member, workload, devices.get((member.epoch, member.rank), []), services)
         shown.append(line | {"ssh": ways_in.get(workload.pk) if workload else None})
     return shown
 
@@ -152,7 +157,9 @@ def _final_cost(row: Lease) -> dict[str, Any] | None:
     return {"charged": Money(row.charged_micros, row.currency).to_json(), "running": False, "final": True}
 
 
-def _member(member: LeaseMember, workload: Workload | None, held: list[Allocation]) -> dict[str, Any]:
+def _member(
+    member: LeaseMember, workload: Workload | None, held: list[Allocation], services: dict[str, int]
+) -> dict[str, Any]:
     step = workload.step if workload else "absent"
     if workload and member.host.state == Host.State.LOST and not (workload.gone_at or workload.exited_at):
         step = "unknown"  # what it said last is no news any more
@@ -169,7 +176,8 @@ def _member(member: LeaseMember, workload: Workload | None, held: list[Allocatio
         "container": (workload.container or None) if workload else None,
         "image_digest": (workload.image_digest or None) if workload else None,
         "ports": workload.ports if workload else {},
-        "endpoints": _endpoints(member.host, workload),
+        "endpoints": endpoints.of(member.host, workload, services),
+        "unhealthy": (workload.unhealthy or None) if workload else None,
         "gpu_count": member.gpu_count,
         "gpus": [
             {
@@ -181,14 +189,6 @@ def _member(member: LeaseMember, workload: Workload | None, held: list[Allocatio
         ],
         "simulated": member.host.simulated,
     }
-
-
-def _endpoints(host: Host, workload: Workload | None) -> list[dict[str, Any]]:
-    """Return where the container's ports can be reached from elsewhere; nothing once it is not to run any more."""
-    if workload is None or not workload.wanted or workload.gone_at is not None or not host.address:
-        return []
-    ports = sorted((int(port), host_port) for port, host_port in workload.ports.items() if port.isdecimal())
-    return [{"port": port, "address": host.address, "host_port": host_port} for port, host_port in ports]
 
 
 def _notices(rows: Sequence[Lease]) -> dict[UUID, list[Notice]]:

@@ -83,6 +83,13 @@ class Dockerd:
         inside = ["nsenter", "-t", str(self.process.pid), "-n", sys.executable, "-c", read]
         return subprocess.run(inside, capture_output=True, text=True, timeout=20, check=True).stdout
 
+    def opens(self, port: int) -> bool:
+        """Return whether something listens on a loopback port of the engine's own network."""
+        assert self.process is not None
+        look = f"import socket; socket.create_connection(('127.0.0.1', {port}), 2)"
+        inside = ["nsenter", "-t", str(self.process.pid), "-n", sys.executable, "-c", look]
+        return subprocess.run(inside, capture_output=True, timeout=20, check=False).returncode == 0
+
     def kill(self) -> None:
         """kill -9 of the daemon alone: its containers run on."""
         assert self.process is not None
@@ -107,7 +114,7 @@ class Dockerd:
         """Make an image from the machine's own static busybox, `without` some of its commands; return its name."""
         repository, _, tag = name.rpartition(":")
         status, answer = self.call(
-            "POST", f"/images/create?fromSrc=-&repo={repository}&tag={tag}", _root_file_system(without)
+            "POST", f"/images/create?fromSrc=-&repo={repository}&tag={tag}", root_file_system(without)
         )
         assert status == 200, answer
         return name
@@ -118,7 +125,7 @@ class Dockerd:
             self.call("DELETE", f"/containers/{row['Id']}?force=1&v=1")
 
 
-def _root_file_system(without: tuple[str, ...]) -> bytes:
+def root_file_system(without: tuple[str, ...] = ()) -> bytes:
     """Return a tar of the smallest system that has a shell: busybox under the names of its commands."""
     busybox = Path(shutil.which("busybox") or "").resolve()
     names = subprocess.run([busybox, "--list"], capture_output=True, text=True, check=True).stdout.split()

@@ -5,6 +5,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from agents import protocol
+from agents.node import health_check, sealed_values, tenant_files
 from agents.node.engines import (
     LABEL_AGENT,
     LABEL_DEVICES,
@@ -17,8 +18,10 @@ from agents.node.engines import (
     Container,
     EngineDown,
     EngineError,
+    Login,
     Plan,
 )
+from agents.node.engines.pulling import repository_of
 from agents.node.workload import Workload
 
 if TYPE_CHECKING:
@@ -26,6 +29,7 @@ if TYPE_CHECKING:
 
 PROBE_FOR_S = 20.0
 PROBE_EVERY_S = 0.1
+HEALTH_AT_START_S = 0.5
 PULLS_AT_ONCE = threading.BoundedSemaphore(2)
 # The tenant's environment may not reach the loader or the driver's hook (AGENT.md section 14).
 REFUSED_ENV = ("LD_", "NVIDIA_", "GPUYARD_", "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER")
@@ -60,10 +64,11 @@ class BringUp:
             self._fail(fault.failure, str(fault))
 
     def _run(self) -> None:
-        digest = self._image()
+        secrets, login = sealed_values.opened(self._w, self._spec, self._r.unseal)
+        digest = self._image(login)
         self._w.image_digest = digest
         self._step("creating")
-        container = self._r.engine.create(self._plan())
+        container = self._r.engine.create(self._plan(tenant_files.put(self._r, self._w, self._spec, secrets)))
         self._w.container = container
         self._step("starting")
         if not self._r.heard_lately(self._r.now_s()):
@@ -87,15 +92,25 @@ class BringUp:
             detail = f"sees {len(seen or [])} of {len(self._w.devices)} GPUs from the inside" if lost else ""
             self._r.move(self._w, "ready", detail=detail, failure="gpu_invisible" if lost else None)
 
-    def _image(self) -> str:
+    def _image(self, login: Login | None) -> str:
+        """Return the image's digest. One that came with a login is there only for who has logged in as well; one that
+        came without is there for all."""
         self._step("resolving")
-        digest = self._r.engine.image_digest(self._spec.image)
+        repository = repository_of(self._spec.image)
+        seen_by = self._r.journal.private_to(repository)
+        is_ours = not seen_by or self._w.lease in seen_by
+        digest = self._r.engine.image_digest(self._spec.image) if is_ours else None
         if digest is not None:
             return digest
         self._step("pulling", detail="waits for another pull to end")
         with PULLS_AT_ONCE:
             self._step("pulling", detail=self._spec.image)
-            return self._r.engine.pull(self._spec.image, self._progress)
+            if login is not None and not seen_by:
+                self._r.journal.keep_private(repository, lease="")  # nobody's yet, and private from its first byte
+            digest = self._r.engine.pull(self._spec.image, self._progress, login=login)
+        if login is not None:
+            self._r.journal.keep_private(repository, lease=self._w.lease)
+        return digest
 
     def _progress(self, progress: dict[str, Any]) -> None:
         if self._cancelled.is_set():
@@ -133,12 +148,33 @@ class BringUp:
             self._check()
             time.sleep(PROBE_EVERY_S)
         self._w.visible = seen
+        if not self._wait_until_healthy(container):
+            return
         self._check()
         self._w.progress = {}
         self._r.event(
             "started", f"sees its {len(seen)} GPUs", lease=self._w.lease, member=self._w.member, epoch=self._w.epoch
         )
         self._r.move(self._w, "ready")
+
+    def _wait_until_healthy(self, container: str) -> bool:
+        """Wait for its health check to pass once; return False if it ended first. Raises EngineError: health_failed."""
+        check = health_check.of(self._spec)
+        if check is None:
+            return True
+        deadline = time.monotonic() + check.start_period_s
+        while (said := health_check.ask(self._r.engine, container, check)) is not None:
+            state = self._r.engine.inspect(container)
+            if not state.running:
+                self._ended_early(state)
+                return False
+            if time.monotonic() > deadline:
+                raise EngineError("health_failed", f"not well within {check.start_period_s} s: {said}")
+            if self._w.detail != said:
+                self._step("probing", detail=said)
+            self._check()
+            time.sleep(min(check.interval_s, HEALTH_AT_START_S))
+        return True
 
     def _visible(self, container: str) -> list[str] | None:
         if not self._w.devices:
@@ -172,13 +208,14 @@ class BringUp:
         if self._cancelled.is_set():
             raise Cancelled
 
-    def _plan(self) -> Plan:
+    def _plan(self, files: tenant_files.Put) -> Plan:
         spec, workload, driver = self._spec, self._w, self._r.driver
         tenant = {name: value for name, value in spec.env.items() if not name.startswith(REFUSED_ENV)}
         lease = {
             "GPUYARD_LEASE": workload.lease,
             "GPUYARD_MEMBER": str(workload.member),
             "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
+            **files.platform_env,
         }
         labels = {
             LABEL_HOST: self._r.host,
@@ -195,7 +232,7 @@ class BringUp:
             name=workload.name,
             image=spec.image,
             labels=labels,
-            env={**tenant, **spec.rendezvous, **lease, **driver.environment(spec.devices)},
+            env={**files.tenant_env, **tenant, **spec.rendezvous, **lease, **driver.environment(spec.devices)},
             devices=spec.devices,
             command=spec.command,
             ports=spec.ports,
@@ -206,4 +243,5 @@ class BringUp:
             pids=spec.pids,
             shm_mib=spec.shm_mib,
             device_requests=driver.device_requests(spec.devices),
+            files=files.folder,
         )

@@ -18,6 +18,7 @@ from agents.node.identity import Identity, StateError, StateFolder
 from agents.node.journal import Journal
 from agents.node.kernel_log import DEVICE as KMSG
 from agents.node.kernel_log import KernelLog, Sighting, same_address
+from agents.node.private_files import NoMemoryFolder, PrivateFiles, folder_in_memory
 from agents.node.receipts import Receipts
 from agents.node.reconciler import Reconciler
 from agents.node.syncing import AGENT_VERSION, Syncing, Ticking, said
@@ -118,6 +119,16 @@ def purge(folder: StateFolder, identity: Identity, settings: dict[str, Any]) -> 
     return len(found)
 
 
+def _private_files(folder: StateFolder, settings: dict[str, Any], engine: Engine) -> PrivateFiles | None:
+    """Return where containers' files stand in memory; None where there is no such place, which is said."""
+    try:
+        root = folder_in_memory(folder.path, wanted=settings.get("run_dir"))
+        return PrivateFiles(root, open_above=not engine.mounts)
+    except (NoMemoryFolder, OSError) as fault:
+        said(f"containers get no secrets, SSH keys or notices here: {fault}")
+        return None
+
+
 class Daemon:
     """The running agent. `run` returns after `end` (or SIGTERM): containers run on, and the next agent adopts them."""
 
@@ -138,6 +149,8 @@ class Daemon:
             work=self._work,
             port_range=self._ports,
             receipts=Receipts(identity=identity, journal=self._journal, sample=self._driver.sample),
+            private_files=_private_files(folder, settings, self._engine),
+            unseal=identity.unseal,
         )
         self._ticking = Ticking(self._reconciler, self._work, said)
         self._wire = Wire(identity.server)

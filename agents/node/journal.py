@@ -35,6 +35,9 @@ CREATE TABLE IF NOT EXISTS log_tail (
     lease TEXT NOT NULL, member INTEGER NOT NULL, epoch INTEGER NOT NULL,
     first INTEGER NOT NULL, text BLOB NOT NULL,
     PRIMARY KEY (lease, member, epoch)) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS private_image (
+    repository TEXT NOT NULL, lease TEXT NOT NULL,
+    PRIMARY KEY (repository, lease)) WITHOUT ROWID;
 """
 # A control plane that is away for weeks must not fill the owner's disk; the oldest go first.
 OUTBOX_LIMIT = 20_000
@@ -185,6 +188,22 @@ class Journal:
     def _keep(db: sqlite3.Connection, kind: str, n: int, body: dict[str, Any]) -> None:
         db.execute("INSERT INTO outbox VALUES (?, ?, ?)", (kind, n, json.dumps(body)))
         db.execute("DELETE FROM outbox WHERE kind = ? AND n <= ?", (kind, n - OUTBOX_LIMIT))
+
+    # Repositories of which something was fetched with a login: only for the leases that had one
+
+    def keep_private(self, repository: str, *, lease: str) -> None:
+        with self._write() as db:
+            db.execute("INSERT OR IGNORE INTO private_image VALUES (?, ?)", (repository, lease))
+
+    def private_to(self, repository: str) -> set[str]:
+        """Return the leases for which the repository was fetched with a login; empty if it is not private here."""
+        with self._lock:
+            rows = self._db.execute("SELECT lease FROM private_image WHERE repository = ?", (repository,)).fetchall()
+        return {row[0] for row in rows}
+
+    def drop_private(self, repository: str, *, lease: str) -> None:
+        with self._write() as db:
+            db.execute("DELETE FROM private_image WHERE repository = ? AND lease = ?", (repository, lease))
 
     # The end of a log whose container is removed before the server had all of it
 

@@ -10,21 +10,22 @@ from collections.abc import Callable
 from typing import Any
 
 from agents import protocol
-from agents.node import clocks
+from agents.node import admission, clocks
 from agents.node.bell import Bell
 from agents.node.bringing_up import BringUp
 from agents.node.drivers import Driver
-from agents.node.engines import LABEL_EPOCH, LABEL_LEASE, LABEL_MEMBER, Container, Engine, EngineError
+from agents.node.engines import Container, Engine, EngineError
 from agents.node.journal import Journal
+from agents.node.orphans import Orphans
+from agents.node.private_files import PrivateFiles
 from agents.node.receipts import Receipts
 from agents.node.taking_down import take_down
+from agents.node.watching import Watching
 from agents.node.workload import ON_THE_WAY, Key, Workload
 
 LIST_EVERY_S = 30.0
-ORPHAN_AFTER_S = 60.0
 RETRY_ENGINE_S = 5.0
 SECOND_LOOKS_S = (0.2, 1.0)
-PROBE_AGAIN_S = 600.0
 DEADLINE_LAG_PART = 4
 
 
@@ -47,25 +48,27 @@ class Reconciler:
         boot_id: str | None = None,
         port_range: tuple[int, int] | None = None,
         receipts: Receipts | None = None,
+        private_files: PrivateFiles | None = None,
+        unseal: Callable[[bytes], bytes] | None = None,
     ) -> None:
         self.host, self.engine, self.driver, self.journal = host, engine, driver, journal
         self.told, self.work, self.now_s, self.port_range = told, work, now_s, port_range
-        self._receipts = receipts
+        self._receipts, self.private_files, self.unseal = receipts, private_files, unseal
         self.boot_id = boot_id or clocks.boot_id()
         self.lock = threading.RLock()
         self.workloads: dict[Key, Workload] = {}
         self.engine_fault = ""
-        self._jobs: dict[Key, threading.Thread] = {}
+        self.jobs: dict[Key, threading.Thread] = {}
         self._up: dict[Key, BringUp] = {}
         self._observed: dict[str, Container] | None = None
-        self._listed_s = -1e9
+        self.listed_s = -1e9
         self._stale = True
         self._hinted_s = -1e9
-        self._orphans: dict[str, float] = {}
+        self.orphans = Orphans(self)
         self._answered_s: float | None = None
         self._silence_limit_s = 30.0
-        self._synced = False
-        self._probed_s: dict[Key, float] = {}
+        self.synced = False
+        self.watching = Watching(self)
 
     # From the server
 
@@ -75,8 +78,8 @@ class Reconciler:
             now = self.now_s()
             self._answered_s, self._silence_limit_s = now, answer.silence_limit_s
             if answer.desired is not None:
-                self._want([protocol.DesiredWorkload.from_json(row) for row in answer.desired])
-                self._synced = True
+                admission.take_in(self, [protocol.DesiredWorkload.from_json(row) for row in answer.desired])
+                self.synced = True
             for key, workload in list(self.workloads.items()):
                 valid_for_s = answer.valid_for_s.get(workload.text_key)
                 if valid_for_s is None and answer.desired is not None and workload.wanted:
@@ -107,59 +110,6 @@ class Reconciler:
         with self.lock:
             self.journal.save_all(list(self.workloads.values()), boot_id=self.boot_id)
 
-    def _want(self, desired: list[protocol.DesiredWorkload]) -> None:
-        keys = set()
-        for row in desired:
-            key = (row.lease, row.member, row.epoch)
-            keys.add(key)
-            known = self.workloads.get(key)
-            if known is None:
-                self._admit(row)
-            elif known.spec_hash != row.spec_hash:
-                self._event(known, "refused_epoch", "the same epoch came with another spec; what runs is kept")
-            else:
-                known.wanted, known.valid_for_s, known.stop_grace_s = True, row.valid_for_s, row.stop_grace_s
-        for key, workload in self.workloads.items():
-            if workload.wanted and key not in keys:
-                workload.wanted = False
-                self.save(workload)
-
-    def _admit(self, row: protocol.DesiredWorkload) -> None:
-        """Take in a workload never seen before, unless its epoch or its spec forbids it: then it is gone at once."""
-        workload = Workload(
-            lease=row.lease,
-            member=row.member,
-            epoch=row.epoch,
-            spec_hash=row.spec_hash,
-            spec=row.spec,
-            valid_for_s=row.valid_for_s,
-            stop_grace_s=row.stop_grace_s,
-            deadline_s=self.now_s() + row.valid_for_s,
-        )
-        self.workloads[workload.key] = workload
-        fault = self._refusal(workload)
-        if fault is None:
-            self.save(workload)
-            return
-        workload.step, workload.failure, workload.detail = "gone", *fault
-        self._event(workload, "refused_epoch" if fault[0] == "stale_epoch" else "refused", fault[1])
-        self.told.ring()
-
-    def _refusal(self, workload: Workload) -> tuple[str, str] | None:
-        """Return (failure, sentence) when the workload must not be started here, else None."""
-        if protocol.digest(workload.spec) != workload.spec_hash:
-            return "bad_spec", "the spec does not have the hash that was said to be its own"
-        try:
-            protocol.WorkloadSpec.from_json(workload.spec)
-        except protocol.ProtocolError as fault:
-            return "bad_spec", str(fault)
-        highest = self.journal.highest_epoch(lease=workload.lease, member=workload.member, devices=workload.devices)
-        if workload.epoch < highest:
-            return "stale_epoch", f"epoch {workload.epoch} is over: this host has seen {highest}"
-        if workload.epoch <= self.journal.stopped_epoch(lease=workload.lease, member=workload.member):
-            return "stale_epoch", f"epoch {workload.epoch} was stopped here and is not started again"
-        return None
-
     # To the server
 
     def reports(self) -> list[dict[str, Any]]:
@@ -182,7 +132,7 @@ class Reconciler:
                 container = observed.get(workload.name) if observed is not None else None
                 if container is not None and container.running and workload.step == "ready":
                     workload.container = container.id
-                    self._event(workload, "adopted", "found running after a restart of the agent")
+                    self.event_of(workload, "adopted", "found running after a restart of the agent")
 
     # One look
 
@@ -196,7 +146,7 @@ class Reconciler:
             if self._observed is not None:
                 for key in sorted(self.workloads):
                     self._step(self.workloads[key], self._observed, now)
-                self._stop_orphans(self._observed, now)
+                self.orphans.stop(self._observed, now)
             if self._receipts is not None:
                 self._receipts.beat(list(self.workloads.values()))
             return self._next_look_s(self.now_s())
@@ -211,8 +161,8 @@ class Reconciler:
         return (
             self._stale
             or self._observed is None
-            or now - self._listed_s >= LIST_EVERY_S
-            or any(self._listed_s < due <= now for due in self._second_looks_s())
+            or now - self.listed_s >= LIST_EVERY_S
+            or any(self.listed_s < due <= now for due in self._second_looks_s())
         )
 
     def _second_looks_s(self) -> list[float]:
@@ -222,14 +172,14 @@ class Reconciler:
     def idle(self) -> bool:
         """Return whether no job runs (for tests and for an orderly end)."""
         with self.lock:
-            return not self._jobs
+            return not self.jobs
 
     def _next_look_s(self, now: float) -> float:
         if self._observed is None:
             return RETRY_ENGINE_S
-        waits = [LIST_EVERY_S, *(due - now for due in self._second_looks_s() if due > self._listed_s)]
+        waits = [LIST_EVERY_S, *(due - now for due in self._second_looks_s() if due > self.listed_s)]
         waits += [w.deadline_s - now for w in self.workloads.values() if w.deadline_s is not None and not w.over]
-        waits += [first + ORPHAN_AFTER_S - now for first in self._orphans.values()]
+        waits += [due - now for due in (*self.orphans.due_s(), *self.watching.due_s())]
         return max(0.05, min(waits))
 
     def _list(self) -> dict[str, Container] | None:
@@ -239,25 +189,25 @@ class Reconciler:
         except EngineError as fault:
             self.engine_fault, self._observed = str(fault), None
             return None
-        self.engine_fault, self._listed_s = "", began_s
+        self.engine_fault, self.listed_s = "", began_s
         return self._observed
 
     def _step(self, workload: Workload, observed: dict[str, Container], now: float) -> None:
         must_end = self._must_end(workload, now)
-        if workload.key in self._jobs:
+        if workload.key in self.jobs:
             if must_end and workload.key in self._up:
                 self._up[workload.key].cancel()
             return
         if workload.over:
             return
         if must_end:
-            self._take_down(workload)
+            self.take_down(workload)
         elif workload.step == "ready":
-            self._watch_over(workload, observed.get(workload.name), now)
+            self.watching.look(workload, observed.get(workload.name), now)
         elif workload.step == "absent" or workload.step in ON_THE_WAY:
             self._bring_up(workload, now)
         elif workload.step in ("stopping", "stuck"):
-            self._take_down(workload)
+            self.take_down(workload)
 
     def _must_end(self, workload: Workload, now: float) -> bool:
         if not workload.wanted:
@@ -268,7 +218,7 @@ class Reconciler:
             return False
         if workload.step not in ("absent", "exited", "stopping", "stuck", "gone"):
             late = now - workload.deadline_s
-            self._event(workload, "deadline_stop", f"no answer renewed it; its time ended {late:.1f} s ago")
+            self.event_of(workload, "deadline_stop", f"no answer renewed it; its time ended {late:.1f} s ago")
             workload.detail = "stopped by its dead-man timer: the control plane was not heard in time"
             workload.failure = protocol.NOT_RENEWED
         return True
@@ -280,24 +230,8 @@ class Reconciler:
             if (other.lease, other.member) == (workload.lease, workload.member) and other is not workload
         ]
 
-    def _watch_over(self, workload: Workload, container: Container | None, now: float) -> None:
-        if container is not None and container.running:
-            last = self._probed_s.setdefault(workload.key, now)
-            if now - last >= PROBE_AGAIN_S:
-                self._probed_s[workload.key] = now
-                self._run(workload, BringUp(self, workload).probe_again, "probe")
-            return
-        if self._listed_s <= workload.since_s:
-            self.look_again()  # the list is older than the workload: it proves nothing
-            return
-        code = container.exit_code if container is not None else None
-        workload.exit_code = code
-        detail = f"ended with code {code}" if container is not None else "its container was removed by somebody else"
-        self._event(workload, "exited", detail, exit_code=code)
-        self.move(workload, "exited", detail=detail)
-
     def _bring_up(self, workload: Workload, now: float) -> None:
-        if not self._synced or not self.heard_lately(now):
+        if not self.synced or not self.heard_lately(now):
             return
         rivals = [
             other
@@ -314,16 +248,16 @@ class Reconciler:
             return
         job = BringUp(self, workload)
         self._up[workload.key] = job
-        self._run(workload, job.run, "up")
+        self.run_job(workload, job.run, "up")
 
     def heard_lately(self, now: float) -> bool:
         """Return whether the server was heard within its silence limit: nothing new starts unheard."""
         return self._answered_s is not None and now - self._answered_s <= self._silence_limit_s
 
-    def _take_down(self, workload: Workload) -> None:
-        self._run(workload, lambda: take_down(self, workload), "down")
+    def take_down(self, workload: Workload) -> None:
+        self.run_job(workload, lambda: take_down(self, workload), "down")
 
-    def _run(self, workload: Workload, act: Callable[[], None], what: str) -> None:
+    def run_job(self, workload: Workload, act: Callable[[], None], what: str) -> None:
         def job() -> None:
             try:
                 act()
@@ -332,43 +266,14 @@ class Reconciler:
                     self.engine_fault = str(fault)
             finally:
                 with self.lock:
-                    self._jobs.pop(workload.key, None)
+                    self.jobs.pop(workload.key, None)
                     self._up.pop(workload.key, None)
                     self._stale = True
                 self.work.ring()
 
         thread = threading.Thread(target=job, name=f"{what}-{workload.name}", daemon=True)
-        self._jobs[workload.key] = thread
+        self.jobs[workload.key] = thread
         thread.start()
-
-    def _stop_orphans(self, observed: dict[str, Container], now: float) -> None:
-        """Stop containers with our labels that nobody knows, one sync and 60 s after they were first seen."""
-        known = {workload.name for workload in self.workloads.values() if not workload.over}
-        strangers = {name for name in observed if name not in known}
-        self._orphans = {name: self._orphans.get(name, now) for name in strangers}
-        if not self._synced:
-            return
-        for name, first in list(self._orphans.items()):
-            if now - first < ORPHAN_AFTER_S:
-                continue
-            container = observed[name]
-            self._orphans.pop(name)
-            self.event("orphan_stopped", f"{name} has our labels, and nobody wants it", container=name)
-            labels = container.labels
-            orphan = Workload(
-                lease=labels.get(LABEL_LEASE, name),
-                member=int(labels.get(LABEL_MEMBER, 0)),
-                epoch=int(labels.get(LABEL_EPOCH, 0)),
-                spec_hash="",
-                spec={},
-                valid_for_s=0,
-                wanted=False,
-                step="ready",
-                container=container.id,
-            )
-            if orphan.name == name and orphan.key not in self.workloads:
-                self.workloads[orphan.key] = orphan
-                self._take_down(orphan)
 
     # The only ways to change or tell something
 
@@ -378,6 +283,8 @@ class Reconciler:
             before, workload.step, workload.detail = workload.step, step, detail
             if step != before:
                 workload.since_s = self.now_s()
+            if step != "ready":
+                self.watching.forget(workload)
             if failure is not None:
                 workload.failure = failure
             self.save(workload)
@@ -393,5 +300,5 @@ class Reconciler:
     def event(self, kind: str, detail: str, **facts: Any) -> None:
         self.journal.put("event", {"kind": kind, "at": clocks.wall_iso(), "detail": detail, **facts})
 
-    def _event(self, workload: Workload, kind: str, detail: str, **facts: Any) -> None:
+    def event_of(self, workload: Workload, kind: str, detail: str, **facts: Any) -> None:
         self.event(kind, detail, lease=workload.lease, member=workload.member, epoch=workload.epoch, **facts)

@@ -3,7 +3,9 @@
 import contextlib
 from typing import TYPE_CHECKING
 
+from agents.node import tenant_files
 from agents.node.engines import EngineDown, EngineError, NoSuchContainer
+from agents.node.engines.pulling import repository_of
 from agents.node.workload import Workload
 
 if TYPE_CHECKING:
@@ -40,7 +42,34 @@ def take_down(reconciler: "Reconciler", workload: Workload) -> None:
         raise
     except EngineError as fault:
         reconciler.event("remove_failed", str(fault), lease=workload.lease, member=workload.member)
+    tenant_files.take_away(reconciler, workload)
+    _forget_private_image(reconciler, workload)
     reconciler.move(workload, "gone", detail=workload.detail)
+
+
+def _forget_private_image(reconciler: "Reconciler", workload: Workload) -> None:
+    """Remove what was fetched with a login when the last lease that had one is over; what cannot be removed yet stays
+    private, so that nobody starts it without a login."""
+    repository = repository_of(str(workload.spec.get("image", "")))
+    seen_by = reconciler.journal.private_to(repository)
+    if workload.lease not in seen_by or _has_other_epoch(reconciler, workload):
+        return
+    if not seen_by - {workload.lease, ""}:
+        try:
+            reconciler.engine.remove_images(repository)
+        except EngineError as fault:
+            reconciler.event("remove_failed", f"{repository}: {fault}", lease=workload.lease, member=workload.member)
+        else:
+            reconciler.journal.drop_private(repository, lease="")
+    reconciler.journal.drop_private(repository, lease=workload.lease)
+
+
+def _has_other_epoch(reconciler: "Reconciler", workload: Workload) -> bool:
+    with reconciler.lock:
+        return any(
+            other.lease == workload.lease and other is not workload and not other.over
+            for other in reconciler.workloads.values()
+        )
 
 
 def _keep_end(reconciler: "Reconciler", workload: Workload) -> None:

@@ -42,7 +42,9 @@ class Workload:
     deadline_s: float | None = None
     log_offset: int = 0  # the next byte that the server wants
     # Not kept in the journal:
+    sealed: str = ""  # base64: what only this host can open, as the newest full list brought it
     progress: dict[str, Any] = field(default_factory=dict)
+    unhealthy: str = ""  # what its health check said, while it fails
     since_s: float = 0.0  # seconds since boot at which it came into its step
     saved_deadline_s: float | None = None  # the deadline that the journal has
 
@@ -95,4 +97,5 @@ class Workload:
             ports=dict(self.ports),
             progress=dict(self.progress),
             unusable=self.unusable,
+            unhealthy=self.unhealthy[:200],
         ).to_json()

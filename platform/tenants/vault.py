@@ -3,6 +3,7 @@
 A value is sealed for its organization and name, so a row that is copied elsewhere cannot be read there.
 """
 
+from collections.abc import Iterable
 from datetime import datetime
 from uuid import UUID
 
@@ -54,6 +55,32 @@ def forget(*, secret: Secret, at: datetime, actor: str, request_id: str = "") ->
 def reveal(secret: Secret) -> str:
     """Return the value, for whoever starts the container. Raises sealing.CannotUnseal."""
     return sealing.unseal(bytes(secret.sealed), context=_place(secret.organization_id, secret.name)).decode()
+
+
+def values_of(*, organization_id: UUID, names: Iterable[str]) -> dict[str, str]:
+    """Return the values by name, for a container that starts; unknown names are left out. Raises CannotUnseal.
+
+    The caller writes down who got them (`record_handed_out`), after its other locks.
+    """
+    found = Secret.objects.filter(organization=organization_id, name__in=set(names))
+    return {secret.name: reveal(secret) for secret in found}
+
+
+@transaction.atomic
+def record_handed_out(*, organization_id: UUID, names: Iterable[str], receiver: str, at: datetime) -> None:
+    """Write down that `receiver`, such as a lease on a host, was given the values of these names."""
+    for secret in Secret.objects.filter(organization=organization_id, name__in=set(names)).order_by("name"):
+        log.record(
+            actor="system:start", organization=organization_id, action="secret.handed_out", target=secret.public_id,
+            after={"name": secret.name, "version": secret.version, "receiver": receiver}, at=at,
+        )  # fmt: skip
+
+
+def missing(*, organization_id: UUID, names: Iterable[str]) -> list[str]:
+    """Return those of the names under which nothing is kept, in their order."""
+    wanted = list(names)
+    known = Secret.objects.filter(organization=organization_id, name__in=wanted).values_list("name", flat=True)
+    return [name for name in wanted if name not in set(known)] if wanted else []
 
 
 def _record(action: str, secret: Secret, *, at: datetime, actor: str, request_id: str) -> None:

@@ -11,6 +11,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from nacl.exceptions import BadSignatureError
+from nacl.public import PublicKey, SealedBox
 from nacl.signing import SigningKey, VerifyKey
 
 from agents import protocol
@@ -74,8 +75,11 @@ class FakeControlPlane:
     # What a test sets and asks
 
     def want(self, *, lease: str = "lease_1", member: int = 0, epoch: int = 1, valid_for_s: int = 60, grace_s: int = 2,
-             spec_hash: str | None = None, **spec: Any) -> tuple[str, int, int]:  # fmt: skip
-        full = protocol.WorkloadSpec.from_json({"image": "pytorch_latest", "devices": [], **spec}).to_json()
+             spec_hash: str | None = None, values: dict[str, str] | None = None,
+             login: tuple[str, str] | None = None, **spec: Any) -> tuple[str, int, int]:  # fmt: skip
+        """Want a workload. values: its secrets; login: for its image's registry; both are sealed as the server does."""
+        named = {"secrets": sorted(values or {}), "registry_login": login is not None}
+        full = protocol.WorkloadSpec.from_json({"image": "pytorch_latest", "devices": [], **named, **spec}).to_json()
         row = protocol.DesiredWorkload(
             lease=lease,
             member=member,
@@ -84,11 +88,25 @@ class FakeControlPlane:
             spec_hash=spec_hash or protocol.digest(full),
             valid_for_s=valid_for_s,
             stop_grace_s=grace_s,
+            sealed=self._sealed(lease, member, epoch, values, login),
         )
         with self.changed:
             self.desired[lease, member, epoch] = row.to_json()
             self._move()
         return lease, member, epoch
+
+    def _sealed(
+        self, lease: str, member: int, epoch: int, values: dict[str, str] | None, login: tuple[str, str] | None
+    ) -> str:
+        if values is None and login is None:
+            return ""
+        assert self.enrolled is not None
+        registry = None if login is None else {"username": login[0], "password": login[1]}
+        sealed = protocol.SealedValues(
+            lease=lease, member=member, epoch=epoch, secrets=values or {}, registry=registry
+        ).to_json()
+        box = SealedBox(PublicKey(bytes.fromhex(self.enrolled.sealing_key)))
+        return base64.b64encode(box.encrypt(protocol.canonical_json(sealed))).decode()
 
     def unwant(self, key: tuple[str, int, int]) -> None:
         with self.changed:

@@ -1,6 +1,7 @@
 """Real agent processes against a small control plane: no Django, no container engine, unless a fixture says so."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from agents.node.private_files import folder_in_memory
 from tests.fakes.control_plane import FakeControlPlane
 
 ROOT = Path(__file__).parents[2]
@@ -90,6 +92,7 @@ def agent(plane: FakeControlPlane, tmp_path: Path) -> Iterator[Agent]:
     yield agent
     if agent.process is not None and agent.process.poll() is None:
         agent.kill()
+    shutil.rmtree(folder_in_memory(tmp_path / "state"), ignore_errors=True)
     for folder in (tmp_path / "state" / "workloads").glob("*"):
         for pid in agent.processes(folder.name):
             os.kill(pid, signal.SIGKILL)

@@ -1,6 +1,7 @@
 """The agent with a real dockerd and a real image; the GPUs alone are simulated."""
 
 import json
+import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from agents.node.private_files import folder_in_memory
 from tests.engines import IMAGE, Dockerd, dockerd
 from tests.fakes.control_plane import FakeControlPlane
 from tests.node.conftest import Agent, until
@@ -26,6 +28,7 @@ def host(plane: FakeControlPlane, dockerd: Dockerd, tmp_path: Path) -> Iterator[
     yield agent
     if agent.process is not None and agent.process.poll() is None:
         agent.kill()
+    shutil.rmtree(folder_in_memory(tmp_path / "state"), ignore_errors=True)
     for row in containers(dockerd):
         dockerd.call("DELETE", f"/containers/{row['Id']}?force=1")
 

@@ -78,7 +78,7 @@ def test_published_ports_are_shown_with_the_hosts_address_while_they_are_wanted(
 
     assert before == []  # nobody knows yet where the host is
     assert shown == [
-        {"port": 22, "address": "203.0.113.7", "host_port": 31001},
-        {"port": 8888, "address": "203.0.113.7", "host_port": 31002},
+        {"port": 22, "service": "ssh", "address": "203.0.113.7", "host_port": 31001},
+        {"port": 8888, "service": "tcp", "address": "203.0.113.7", "host_port": 31002},
     ]
     assert endpoints(caller, lease) == []

@@ -52,6 +52,14 @@ class Container:
 
 
 @dataclass(frozen=True)
+class Login:
+    """What a registry is told at a pull, and nobody else ever."""
+
+    username: str
+    password: str = field(repr=False)
+
+
+@dataclass(frozen=True)
 class Plan:
     """All that a container is made from. env: the tenant's, the platform's and the driver's, in this order of rank."""
 
@@ -69,19 +77,24 @@ class Plan:
     pids: int = 4096
     shm_mib: int = 64
     device_requests: list[dict[str, Any]] = field(default_factory=list)  # the driver's, in the engine API's form
+    files: str | None = None  # the host's folder that is seen read-only at private_files.INSIDE
 
 
 class Engine(Protocol):
     """Every verb may block for seconds (pull: for minutes) and raises EngineError; each is safe to repeat."""
 
     name: str  # "docker", "podman", "process": shown to people
+    mounts: bool  # whether a folder of the host is seen elsewhere inside; if not, a workload sees the host's own path
 
     def version(self) -> str: ...
 
     def image_digest(self, image: str) -> str | None:
         """Return the digest of an image that is present, or None."""
 
-    def pull(self, image: str, progress: Progress) -> str: ...
+    def pull(self, image: str, progress: Progress, *, login: Login | None = None) -> str: ...
+
+    def remove_images(self, repository: str) -> None:
+        """Remove every image of the repository; raise EngineError while a container uses one."""
 
     def create(self, plan: Plan) -> str:
         """Return the id of the container named so; one that is already there with the same spec is adopted."""
@@ -104,6 +117,9 @@ class Engine(Protocol):
         """Return at most `limit` bytes of output from byte `offset` on."""
 
     def ports(self, container: str) -> dict[str, int]: ...
+
+    def address(self, container: str, port: int) -> tuple[str, int]:
+        """Return where this host reaches a port of the container, published or not."""
 
     def watch(self, ring: Callable[[], None]) -> None:
         """Call `ring` whenever something may have changed: a hint, never the truth."""

@@ -8,6 +8,7 @@ import os
 from typing import Any
 
 from agents.node.engines import Plan
+from agents.node.private_files import INSIDE
 
 MIB = 1024 * 1024
 NOFILE = 65_536
@@ -63,6 +64,8 @@ def _host_config(plan: Plan, *, init: bool, nofile: int) -> dict[str, Any]:
         "PortBindings": {f"{port}/tcp": [{"HostPort": _host_port(plan.port_range)}] for port in plan.ports},
         "DeviceRequests": plan.device_requests,
     }
+    if plan.files is not None:
+        config["Mounts"] = [{"Type": "bind", "Source": plan.files, "Target": INSIDE, "ReadOnly": True}]
     if init:
         config["Init"] = True  # a program that is pid 1 would ignore SIGTERM unless it says otherwise
     if plan.ram_mib is not None:

@@ -1,5 +1,6 @@
 """A Docker-compatible engine over its UNIX socket (Docker 20.10 or newer; podman's compatible API)."""
 
+import contextlib
 import json
 import threading
 import time
@@ -13,6 +14,7 @@ from agents.node.engines import (
     Container,
     EngineDown,
     EngineError,
+    Login,
     NoSuchContainer,
     Plan,
     Progress,
@@ -30,6 +32,8 @@ EVENTS_AGAIN_S = 5.0
 
 class DockerEngine:
     """The Engine behind a UNIX socket. It is asked for its version when first used, and again after it was away."""
+
+    mounts = True
 
     def __init__(self, socket_path: str, *, host: str | None = None) -> None:
         self._http = UnixHttp(socket_path)
@@ -54,13 +58,22 @@ class DockerEngine:
         digests = found.get("RepoDigests") or []
         return str(digests[0].rpartition("@")[2] if digests else found["Id"])
 
-    def pull(self, image: str, progress: Progress) -> str:
+    def pull(self, image: str, progress: Progress, *, login: Login | None = None) -> str:
         self._known()
-        pull(self._http, image, progress)
+        pull(self._http, image, progress, login=login)
         digest = self.image_digest(image)
         if digest is None:
             raise EngineError("image_not_found", f"{image} is not there after its pull")
         return digest
+
+    def remove_images(self, repository: str) -> None:
+        filters = json.dumps({"reference": [repository]})
+        for row in self._call("GET", "/images/json", query={"filters": filters}):
+            untagged = [f"{repository}@{row['Id']}"] if not row.get("RepoDigests") else []
+            for name in [*(row.get("RepoTags") or []), *(row.get("RepoDigests") or untagged)]:
+                if name.rpartition("@")[0] == repository or name.rpartition(":")[0] == repository:
+                    with contextlib.suppress(NoSuchContainer):  # it went with another of its names
+                        self._call("DELETE", f"/images/{quote(name, safe='/:@')}", timeout_s=CREATE_TIMEOUT_S)
 
     def create(self, plan: Plan) -> str:
         about = self._known()
@@ -179,6 +192,13 @@ class DockerEngine:
     def ports(self, container: str) -> dict[str, int]:
         bound = self._call("GET", f"/containers/{container}/json")["NetworkSettings"].get("Ports") or {}
         return {name.partition("/")[0]: int(rows[0]["HostPort"]) for name, rows in bound.items() if rows}
+
+    def address(self, container: str, port: int) -> tuple[str, int]:
+        networks = self._call("GET", f"/containers/{container}/json")["NetworkSettings"].get("Networks") or {}
+        for network in networks.values():
+            if network.get("IPAddress"):
+                return str(network["IPAddress"]), port
+        raise NoSuchContainer(f"{container} has no address: it does not run")
 
     def watch(self, ring: Callable[[], None]) -> None:
         threading.Thread(target=self._listen, args=(ring,), name="engine-events", daemon=True).start()

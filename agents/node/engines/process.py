@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from agents.node import clocks, durable
-from agents.node.engines import LABEL_HOST, Container, EngineError, NoSuchContainer, Plan, Progress
+from agents.node.engines import LABEL_HOST, Container, EngineError, Login, NoSuchContainer, Plan, Progress
 
 MARK = "GPUYARD_CONTAINER"
 NOBODY = 65534
@@ -60,6 +60,7 @@ class ProcessEngine:
     """The Engine of the process sandbox, in the folder `root`."""
 
     name = "process"
+    mounts = False
 
     def __init__(self, root: Path) -> None:
         self._root = root
@@ -74,8 +75,12 @@ class ProcessEngine:
         """Any reference stands for a program of the sandbox: nothing is fetched, and the digest says so."""
         return f"process:{image}"
 
-    def pull(self, image: str, progress: Progress) -> str:
-        raise EngineError("image_not_found", f"the process sandbox has no image {image}")
+    def pull(self, image: str, progress: Progress, *, login: Login | None = None) -> str:
+        """Nothing is fetched, with or without a login: see `image_digest`."""
+        return f"process:{image}"
+
+    def remove_images(self, repository: str) -> None:
+        """There are none."""
 
     def create(self, plan: Plan) -> str:
         folder = self._root / plan.name
@@ -201,6 +206,9 @@ class ProcessEngine:
 
     def ports(self, container: str) -> dict[str, int]:
         return dict(self._meta(self._folder(container))["ports"])
+
+    def address(self, container: str, port: int) -> tuple[str, int]:
+        return "127.0.0.1", self.ports(container).get(str(port), port)
 
     def watch(self, ring: Callable[[], None]) -> None:
         """Ring when a workload's process ends; those that run already are watched from now on."""

@@ -1,9 +1,11 @@
 """Fetching an image: progress in bytes, an end when nothing moves, three tries, and why it failed in one word."""
 
+import base64
+import json
 import time
 from typing import Any
 
-from agents.node.engines import EngineDown, EngineError, NoSuchContainer, Progress
+from agents.node.engines import EngineDown, EngineError, Login, NoSuchContainer, Progress
 from agents.node.engines.unix_http import Refusal, StillSilent, UnixHttp
 
 NO_PROGRESS_S = 120.0
@@ -14,11 +16,16 @@ class Stalled(Exception):
     """No byte and no new state of a layer for NO_PROGRESS_S."""
 
 
-def pull(http: UnixHttp, image: str, progress: Progress, *, no_progress_s: float = NO_PROGRESS_S) -> None:
-    """Fetch `image`, or raise EngineError: image_not_found, image_denied, disk_full, pull_stalled."""
+def pull(
+    http: UnixHttp, image: str, progress: Progress, *, login: Login | None = None, no_progress_s: float = NO_PROGRESS_S
+) -> None:
+    """Fetch `image`, or raise EngineError: image_not_found, image_denied, disk_full, pull_stalled.
+
+    login: goes to the engine with this one request, which hands it to the registry and keeps it nowhere.
+    """
     for left in reversed(range(TRIES)):
         try:
-            return _once(http, image, progress, no_progress_s=no_progress_s)
+            return _once(http, image, progress, login=login, no_progress_s=no_progress_s)
         except (Stalled, StillSilent):
             if left == 0:
                 raise EngineError(
@@ -37,11 +44,17 @@ def split(image: str) -> tuple[str, str]:
     return f"{head}{slash}{last}", tag or "latest"
 
 
-def _once(http: UnixHttp, image: str, progress: Progress, *, no_progress_s: float) -> None:
+def repository_of(image: str) -> str:
+    """Return the name of a reference without its tag or digest."""
+    return split(image)[0]
+
+
+def _once(http: UnixHttp, image: str, progress: Progress, *, login: Login | None, no_progress_s: float) -> None:
     name, tag = split(image)
     query = {"fromImage": name, "tag": tag}
     try:
-        with http.stream("POST", "/images/create", query=query, timeout_s=no_progress_s) as answer:
+        headers = _login_header(login, name) if login is not None else {}
+        with http.stream("POST", "/images/create", query=query, headers=headers, timeout_s=no_progress_s) as answer:
             meter = _Meter(progress)
             for line in answer.lines():
                 if "error" in line:
@@ -55,6 +68,12 @@ def _once(http: UnixHttp, image: str, progress: Progress, *, no_progress_s: floa
         raise  # also StillSilent: the one is tried again by the next look, the other here
     except Refusal as fault:
         raise EngineError(failure_of(str(fault)), f"{image}: {fault}") from None
+
+
+def _login_header(login: Login, name: str) -> dict[str, str]:
+    server = name.partition("/")[0]
+    said = {"username": login.username, "password": login.password, "serveraddress": server}
+    return {"X-Registry-Auth": base64.urlsafe_b64encode(json.dumps(said).encode()).decode()}
 
 
 class _Meter:
@@ -89,7 +108,7 @@ def failure_of(message: str) -> str:
         return "disk_full"
     if "manifest unknown" in words or "not found" in words or "no such image" in words:
         return "image_not_found"
-    if "denied" in words or "unauthorized" in words or "authentication required" in words:
+    if "denied" in words or "unauthorized" in words or "authentication required" in words or "no basic auth" in words:
         return "image_denied"
     if "no matching manifest" in words:
         return "incompatible"

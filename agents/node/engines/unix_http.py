@@ -61,14 +61,15 @@ class UnixHttp:
 
     def stream(
         self, method: str, target: str, *, query: dict[str, Any] | None = None, body: Any = None,
-        timeout_s: float = CALL_TIMEOUT_S,
+        headers: dict[str, str] | None = None, timeout_s: float = CALL_TIMEOUT_S,
     ) -> "Answer":  # fmt: skip
         """Return the open answer, to be closed by the caller. timeout_s counts between two bytes, not in all."""
         connection = _Connection(self.path, timeout_s)
         where = self.prefix + target + (f"?{urlencode(query)}" if query else "")
         data = None if body is None else json.dumps(body)
         try:
-            connection.request(method, where, data, {"Content-Type": "application/json"} if data is not None else {})
+            kind = {"Content-Type": "application/json"} if data is not None else {}
+            connection.request(method, where, data, kind | (headers or {}))
             response = connection.getresponse()
             if response.status >= 400:
                 message = _message(response.read())
