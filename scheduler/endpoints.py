@@ -14,12 +14,9 @@ def of(host: Host, workload: Workload | None, services: Mapping[str, int]) -> li
     """
     if workload is None or not workload.wanted or workload.gone_at is not None or not host.address:
         return []
-    names = {port: name for name, port in services.items()}
+    names = {22: "ssh"} | {port: name for name, port in services.items()}
     ports = sorted((int(port), host_port) for port, host_port in workload.ports.items() if port.isdecimal())
-    return [
-        _endpoint(names.get(port, "ssh" if port == 22 else "tcp"), host.address, port, host_port)
-        for port, host_port in ports
-    ]
+    return [_endpoint(names.get(port, "tcp"), host.address, port, host_port) for port, host_port in ports]
 
 
 def _endpoint(service: str, address: str, port: int, host_port: int) -> dict[str, Any]:
