@@ -27,7 +27,9 @@ class LeaseFields(TypedDict, total=False):
     image or image_id: a catalogue slug or an image reference; bare=True for a machine without one.
     term or lease_term: "on_demand", "spot", "2h", "P1M", or
         {"kind", "period", "renew", "start_at", "end_at" or "duration_s"}.
-    command: a list of words, never a shell line. secrets: names of stored values.
+    command: a list of words, never a shell line. secrets: names of stored values. registry_secret: of the one that logs
+    in to the image's registry. jupyter: start the image's Jupyter. health: {"port", "path"} or {"command"}, which says
+    when the container is ready.
     notice_s: of a spot lease, 0, 120 or 600, each at its own price. may_move: it may be restarted elsewhere, after its
     notice, to make room for a large request.
     on_interrupt: restart_elsewhere, wait_for_host or end. on_exit: end or restart. if_no_capacity: queue or refuse.
@@ -53,6 +55,9 @@ class LeaseFields(TypedDict, total=False):
     on_exit: str
     notice_s: int
     may_move: bool
+    registry_secret: str
+    jupyter: bool
+    health: Mapping[str, Any]
     if_no_capacity: str
     quote: str
     name: str
@@ -123,8 +128,9 @@ class Leases[M](Resource[M]):
         return Call(Lease, (lease_id,), body={"by_s": by_s, "start_at": start_at})
 
     @operation("lease_renew", "POST", "/leases/{id}/actions/renew")
-    def renew(self, lease_id: str, /, **how: Any) -> Call[Lease]:
-        return Call(Lease, (lease_id,), body=how)
+    def renew(self, lease_id: str, /, *, periods: int | None = None) -> Call[Lease]:
+        """Add so many periods of a reserved term (1 if not said)."""
+        return Call(Lease, (lease_id,), body={"periods": periods})
 
     @operation("lease_resize", "POST", "/leases/{id}/actions/resize")
     def resize(self, lease_id: str, /, *, request: str) -> Call[Lease]:

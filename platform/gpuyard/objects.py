@@ -40,6 +40,16 @@ class Endpoint(Object):
     port: int  # of the container
     address: str  # of the host
     host_port: int
+    service: str | None  # ssh, jupyter or tcp
+
+
+class WayIn(Object):
+    """How a tenant signs in to a whole machine."""
+
+    host: str
+    port: int
+    user: str
+    host_key: str | None  # `ssh-ed25519 AAAA...`: whoever shows another is not this machine
 
 
 class Member(Object):
@@ -54,7 +64,7 @@ class Member(Object):
     gpus: list[Any] | None
     container: str | None  # its name on the host
     endpoints: list[Endpoint] | None
-    ssh_host_keys: list[str] | None  # public keys of the container's SSH server, where they are known
+    ssh: WayIn | None  # of a whole machine
 
 
 class Lease(Object):
@@ -80,6 +90,7 @@ class Lease(Object):
     price: Money | None
     cost: Cost | None
     members: list[Member] | None
+    notices: list[Notice] | None
     simulated: bool | None
     on_interrupt: str | None
 
@@ -88,6 +99,14 @@ class Plan(Object):
     """The answer of a dry run: what would happen, and nothing promised."""
 
     plan: Object | None
+
+
+class Notice(Object):
+    """What a tenant was told would end, and when."""
+
+    cause: str | None
+    ends_at: datetime | None
+    detail: str | None
 
 
 class LeaseEvent(Object):

@@ -31,6 +31,9 @@ def with_tag(body: dict[str, Any]) -> Answer:
         (("park", ID, "--keep", "queue"), "park", {"keep": "queue"}),
         (("resume", ID), "resume", {}),
         (("restart", ID), "restart", {}),
+        (("renew", ID, "--periods", "2"), "renew", {"periods": 2}),
+        (("defer", ID, "--by", "1h"), "defer", {"by_s": 3600}),
+        (("resize", ID, "A100_80G x8"), "resize", {"request": "A100_80G x8"}),
         (("shorten", ID, "--end-at", "2026-12-01T08:00:00Z"), "shorten", {"end_at": "2026-12-01T08:00:00Z"}),
     ],
 )
@@ -133,6 +136,25 @@ def test_a_quote_says_everything_that_the_price_depends_on(server: ScriptedServe
         "on_interrupt": "end",
         "secrets": ["HF"],
     }
+
+
+def test_what_a_container_is_given_beside_its_image(server: ScriptedServer, shell: Shell) -> None:
+    server.on("POST", "/leases", Answer(201, lease()))
+
+    given = ("--registry-secret", "HUB", "--jupyter", "--health", "8080/healthz", "--may-move")
+    shell("lease", "create", "A100_80G", "--image", "x", *given)
+
+    more = {"registry_secret": "HUB", "jupyter": True, "health": {"port": 8080, "path": "/healthz"}, "may_move": True}
+    assert server.asked[0].body == {"request": "A100_80G", "image": "x", **more}
+
+
+def test_a_notice_is_shown_with_the_lease(server: ScriptedServer, shell: Shell) -> None:
+    told = {"cause": "drain", "ends_at": "2099-01-01T00:00:00Z", "detail": "Its host is drained."}
+    server.on("GET", f"/leases/{ID}", lease("active", notices=[told]))
+
+    shown = shell("lease", "get", ID).stdout
+
+    assert "Its host is drained. 2099-01-01T00:00:00Z" in shown
 
 
 def test_logs_since_five_minutes_ago(server: ScriptedServer, shell: Shell) -> None:

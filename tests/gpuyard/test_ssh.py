@@ -72,18 +72,22 @@ def sshd(tmp_path: Path) -> Iterator[Sshd]:
 
 
 def ssh(server: ScriptedServer, sshd: Sshd, *words: str) -> tuple[int, str, str]:
-    process = command(
-        server, sshd.folder.parent, "ssh", ID, "-l", getpass.getuser(), "-i", str(sshd.folder / "user"), *words
-    )
+    process = command(server, sshd.folder.parent, "ssh", ID, "-i", str(sshd.folder / "user"), *words)
     out, err = process.communicate(timeout=WITHIN_S)
     return process.returncode, out, err
+
+
+def machine(sshd: Sshd, key: str) -> dict[str, Any]:
+    """A whole machine: the lease says whom to sign in as, and which host key to expect."""
+    way_in = {"host": "127.0.0.1", "port": sshd.port, "user": getpass.getuser(), "host_key": sshd.public(key)}
+    return member(ssh=way_in)
 
 
 class TestOverSsh:
     pytestmark = with_sshd
 
     def test_a_command_runs_there_and_its_exit_code_is_ours(self, server: ScriptedServer, sshd: Sshd) -> None:
-        there = member((22, "127.0.0.1", sshd.port), ssh_host_keys=[sshd.public("host")])
+        there = machine(sshd, "host")
         server.on("GET", f"/leases/{ID}", active(there))
 
         code, out, err = ssh(server, sshd, "--", "sh", "-c", "echo 'two  words'; exit 7")
@@ -91,7 +95,7 @@ class TestOverSsh:
         assert (code, out) == (7, "two  words\n"), err
 
     def test_another_host_key_than_the_lease_says_is_refused(self, server: ScriptedServer, sshd: Sshd) -> None:
-        there = member((22, "127.0.0.1", sshd.port), ssh_host_keys=[sshd.public("other")])
+        there = machine(sshd, "other")
         server.on("GET", f"/leases/{ID}", active(there))
 
         code, out, err = ssh(server, sshd, "--", "echo", "reached")
@@ -105,24 +109,25 @@ class TestOverSsh:
     ) -> None:
         server.on("GET", f"/leases/{ID}", active(member((22, "127.0.0.1", sshd.port))))
 
-        first = ssh(server, sshd, "--", "echo", "reached")
+        who = ("-l", getpass.getuser(), "--", "echo", "reached")
+        first = ssh(server, sshd, *who)
         known = sshd.folder.parent / ".local" / "state" / "gpuyard" / "known_hosts" / f"{ID}.0"
         known.write_text(known.read_text().replace(sshd.public("host"), sshd.public("other")))
-        second = ssh(server, sshd, "--", "echo", "reached")
+        second = ssh(server, sshd, *who)
 
         assert first[:2] == (0, "reached\n"), first
         assert "does not say its host key" in first[2]
         assert second[:2] == (255, "")
 
     def test_a_port_that_is_not_published_goes_through_the_ssh_server(self, server: ScriptedServer, sshd: Sshd) -> None:
-        there = member((22, "127.0.0.1", sshd.port), ssh_host_keys=[sshd.public("host")])
+        there = machine(sshd, "host")
         server.on("GET", f"/leases/{ID}", active(there))
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             local = int(probe.getsockname()[1])
 
         with echoing() as remote:
-            words = ("--via-ssh", "-l", getpass.getuser(), "-i", str(sshd.folder / "user"))
+            words = ("--via-ssh", "-i", str(sshd.folder / "user"))
             process = command(server, sshd.folder.parent, "port-forward", ID, f"{local}:{remote}", *words)
             try:
                 until(lambda: said_back(local, b"through"))
@@ -132,16 +137,29 @@ class TestOverSsh:
 
 
 def test_what_would_be_run_can_be_printed(server: ScriptedServer, shell: Shell, tmp_path: Path) -> None:
-    server.on(
-        "GET", f"/leases/{ID}", active(member((22, "203.0.113.7", 31001), ssh_host_keys=["ssh-ed25519 " + "A" * 68]))
-    )
+    way_in = {"host": "203.0.113.7", "port": 31001, "user": "gy-tenant", "host_key": "ssh-ed25519 " + "A" * 68}
+    server.on("GET", f"/leases/{ID}", active(member(ssh=way_in)))
 
     said = shell("ssh", ID, "--print", XDG_STATE_HOME=str(tmp_path)).stdout
 
     assert "StrictHostKeyChecking=yes" in said
-    assert said.rstrip().endswith("-p 31001 root@203.0.113.7")
+    assert said.rstrip().endswith("-l gy-tenant -p 31001 203.0.113.7")
     kept = tmp_path / "gpuyard" / "known_hosts" / f"{ID}.0"
     assert kept.read_text() == f"{ID}.0 ssh-ed25519 {'A' * 68}\n"
+
+
+def test_the_port_that_is_the_ssh_servers_is_found_whatever_its_number(
+    server: ScriptedServer, shell: Shell, tmp_path: Path
+) -> None:
+    there = member((8888, "203.0.113.7", 31002), (2222, "203.0.113.7", 31001))
+    there["endpoints"][1]["service"] = "ssh"
+    server.on("GET", f"/leases/{ID}", active(there))
+
+    said = shell("ssh", ID, "-l", "worker", "--print", XDG_STATE_HOME=str(tmp_path))
+
+    assert said.stdout.rstrip().endswith("-l worker -p 31001 203.0.113.7")
+    assert "accept-new" in said.stdout
+    assert "does not say its host key" in said.stderr
 
 
 @pytest.mark.parametrize(
@@ -153,6 +171,7 @@ def test_what_would_be_run_can_be_printed(server: ScriptedServer, shell: Shell, 
         (active(member((8888, "203.0.113.7", 31002))), (), "Published are: 8888."),
         (active(member((22, "203.0.113.7", 31001))), ("--member", "3"), "no machine 3; it has 0"),
         (active(member((22, "-oProxyCommand=id", 31001))), (), "is no address"),
+        (active(member(ssh={"host": "203.0.113.7", "port": 22, "user": "-oProxyCommand=id"})), (), "is no address"),
         (active(member((22, "203.0.113.7", 1)), id="../../x"), (), "is no address"),
     ],
 )

@@ -47,6 +47,18 @@ class Instant(click.ParamType[str]):
         return at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
+class Health(click.ParamType[dict[str, Any]]):
+    """8080/healthz: the port and path that must answer."""
+
+    name = "port/path"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> dict[str, Any]:
+        port, slash, path = value.partition("/")
+        if not port.isascii() or not port.isdecimal() or not 1 <= int(port) <= 65_535:
+            self.fail(f"{value!r} is no health check: write 8080/healthz, or 8080 alone.", param, ctx)
+        return {"port": int(port), "path": slash + path} if slash else {"port": int(port)}
+
+
 class Past(Instant):
     """An instant that is over: "5m" is five minutes ago."""
 
@@ -171,6 +183,10 @@ _DEPLOYMENT_OPTIONS = (
     ),
     click.option("-p", "--port", "ports", type=click.IntRange(1, 65535), multiple=True),
     click.option("--ssh-key", "ssh_keys", multiple=True, help="A public key, or the path of one."),
+    click.option("--registry-secret", shell_complete=naming.secrets_offered, help="The stored login of the registry."),
+    click.option("--jupyter", is_flag=True, default=None, help="Start the image's Jupyter, too."),
+    click.option("--health", type=Health(), help="PORT/PATH that must answer before it is active: 8080/healthz"),
+    click.option("--may-move", is_flag=True, default=None, help="It may be moved, after notice, for a large request."),
     click.option("--on-interrupt", type=click.Choice(["restart_elsewhere", "wait_for_host", "end"])),
     click.option("--on-exit", type=click.Choice(["end", "restart"])),
     click.option("--notice", "notice_s", type=Duration(), help="0s, 120s or 600s."),
@@ -253,6 +269,7 @@ def lease_fields(request: str | None, command: Sequence[str], given: Mapping[str
         "on_interrupt": given["on_interrupt"],
         "on_exit": given["on_exit"],
         "notice_s": given["notice_s"],
+        **{name: given[name] for name in ("registry_secret", "jupyter", "health", "may_move")},
         "if_no_capacity": _if_no_capacity(given),
         "quote": given.get("quote"),
         "command": list(command) or None,

@@ -1,4 +1,4 @@
-"""gpuyard lease park, resume, restart, extend, shorten, cancel, edit, members; plan."""
+"""gpuyard lease park, resume, restart, extend, shorten, defer, renew, resize, cancel, edit, members; plan."""
 
 from __future__ import annotations
 
@@ -52,6 +52,38 @@ def _either(name: str, by_s: int | None, at: str | None) -> dict[str, Any]:
 
 @lease.command(cls=Write)
 @naming.lease_argument
+@_by
+@click.option("--start-at", type=inputs.Instant(), help="An instant, or +2h from now.")
+def defer(lease_id: str, by_s: int | None, start_at: str | None) -> None:
+    """Let a lease that has not started begin later."""
+    here = session()
+    here.show(here.client.leases.defer(lease_id, **_either("start_at", by_s, start_at)), views.lease)
+
+
+@lease.command(cls=Write)
+@naming.lease_argument
+@click.option("--periods", type=click.IntRange(min=1), help="How many more; 1 if not given.")
+def renew(lease_id: str, periods: int | None) -> None:
+    """Add another period to a reserved lease."""
+    here = session()
+    here.show(here.client.leases.renew(lease_id, periods=periods), views.lease)
+
+
+@lease.command(cls=Write)
+@naming.lease_argument
+@click.argument("request")
+def resize(lease_id: str, request: str) -> None:
+    """Give a lease other GPUs: gpuyard lease resize trainer "A100_80G x8"
+
+    The new ones are taken first, then its containers start anew there; nothing is given up before the new is held.
+    --dry-run says what it would cost.
+    """
+    here = session()
+    here.show(here.client.leases.resize(lease_id, request=request), views.lease)
+
+
+@lease.command(cls=Write)
+@naming.lease_argument
 @click.option("--keep", type=click.Choice(["hold", "queue"]), help="What becomes of its GPUs; hold if not given.")
 def park(lease_id: str, keep: str | None) -> None:
     """Stop a lease's containers and go on later.
@@ -93,24 +125,28 @@ def _show(here: Session, changed: Lease, *, waits: bool) -> None:
 @click.option("--name", help="Another name.")
 @click.option("-l", "--label", "labels", type=inputs.Pair(), multiple=True, help="Set a label (repeatable).")
 @click.option("--no-label", "dropped", multiple=True, help="Drop a label by its name (repeatable).")
+@click.option("--ssh-key", "ssh_keys", multiple=True, help="These keys instead of what it has; a key or its file.")
 @click.option("--on-interrupt", type=click.Choice(["restart_elsewhere", "wait_for_host", "end"]))
 def edit(
     lease_id: str,
     name: str | None,
     labels: tuple[tuple[str, str], ...],
     dropped: tuple[str, ...],
+    ssh_keys: tuple[str, ...],
     on_interrupt: str | None,
 ) -> None:
-    """Change what a lease is called, its labels, or what an interruption does."""
+    """Change what a lease is called, its labels, its SSH keys, or what an interruption does."""
     here = session()
     seen = here.client.leases.get(lease_id)
     changes: dict[str, Any] = {"name": name, "on_interrupt": on_interrupt}
     if labels or dropped:
         known = {**(seen.labels or {}), **dict(labels)}
         changes["labels"] = {key: value for key, value in known.items() if key not in dropped}
+    if ssh_keys:
+        changes["ssh_keys"] = [inputs.ssh_key(text) for text in ssh_keys]
     said = {key: value for key, value in changes.items() if value is not None}
     if not said:
-        raise click.UsageError("Say what to change: --name, --label, --no-label or --on-interrupt.")
+        raise click.UsageError("Say what to change: --name, --label, --no-label, --ssh-key or --on-interrupt.")
     here.show(here.client.leases.update(lease_id, if_match=seen.etag or "*", **said), views.lease)
 
 

@@ -15,7 +15,7 @@ from gpuyard.objects import Lease, Member
 
 SSH_PORT = 22
 _ADDRESS = re.compile(r"[0-9A-Za-z:][0-9A-Za-z.:_-]{0,252}", re.ASCII)
-_ID = re.compile(r"[0-9A-Za-z_]{1,64}", re.ASCII)
+_ID = re.compile(r"[0-9A-Za-z_][0-9A-Za-z_-]{0,63}", re.ASCII)
 _KEY = re.compile(r"[0-9A-Za-z@.-]{1,64} [0-9A-Za-z+/]{16,4096}={0,2}", re.ASCII)
 
 
@@ -28,7 +28,8 @@ class Reached:
     port: int
     address: str
     host_port: int
-    ssh_host_keys: tuple[str, ...] = ()  # as `ssh-ed25519 AAAA...`; empty: not known
+    user: str | None = None  # None: not known
+    host_key: str | None = None  # of whoever answers by SSH, as `ssh-ed25519 AAAA...`; None: not known
 
     @property
     def is_private(self) -> bool:
@@ -40,18 +41,36 @@ class Reached:
         return not found.is_global and not found.is_loopback
 
 
+def find_ssh(client: Client, lease_id: str, *, rank: int) -> Reached:
+    """Return where to sign in: on a whole machine, or in the container of a member. Raises ClickException."""
+    lease = client.leases.get(lease_id)
+    member = _member(lease, rank)
+    way_in = member.ssh
+    if way_in is not None:
+        key = way_in.host_key if way_in.host_key and _KEY.fullmatch(way_in.host_key) else None
+        return _checked(Reached(lease.id, rank, SSH_PORT, way_in.host, way_in.port, way_in.user, key))
+    for endpoint in member.endpoints or []:
+        if endpoint.service == "ssh" or endpoint.port == SSH_PORT:
+            return _checked(Reached(lease.id, rank, endpoint.port, endpoint.address, endpoint.host_port))
+    raise click.ClickException(_why_not(lease, member, SSH_PORT))
+
+
 def find(client: Client, lease_id: str, *, rank: int, port: int) -> Reached:
     """Return where the port of a member is published. Raises ClickException with what is missing, and what helps."""
     lease = client.leases.get(lease_id)
     member = _member(lease, rank)
     for endpoint in member.endpoints or []:
         if endpoint.port == port:
-            # Both become words of an ssh command and parts of a path, and a host says its address itself.
-            if not _ADDRESS.fullmatch(endpoint.address) or not _ID.fullmatch(lease.id):
-                raise click.ClickException(f"{printable(endpoint.address)} is no address.")
-            keys = tuple(key for key in member.ssh_host_keys or () if _KEY.fullmatch(key))
-            return Reached(lease.id, rank, port, endpoint.address, endpoint.host_port, keys)
+            return _checked(Reached(lease.id, rank, port, endpoint.address, endpoint.host_port))
     raise click.ClickException(_why_not(lease, member, port))
+
+
+def _checked(found: Reached) -> Reached:
+    """Return what was found if it may become words of an ssh command and parts of a path: hosts say such things."""
+    sound = _ADDRESS.fullmatch(found.address) and _ID.fullmatch(found.lease_id) and _ID.fullmatch(found.user or "x")
+    if not sound:
+        raise click.ClickException(f"{printable(found.address)} is no address.")
+    return found
 
 
 def _member(lease: Lease, rank: int) -> Member:
@@ -75,7 +94,7 @@ def _why_not(lease: Lease, member: Member, port: int) -> str:
         return _not_running(lease)
     published = [endpoint.port for endpoint in member.endpoints or []]
     known = f"Published are: {_listed(published)}." if published else "It publishes none."
-    asked = "--ssh-key FILE --port 22, and an image that runs an SSH server" if port == SSH_PORT else f"--port {port}"
+    asked = "--ssh-key FILE, and an image that runs an SSH server" if port == SSH_PORT else f"--port {port}"
     return f"{lease.id} does not publish port {port}. {known} Ports are chosen when a lease is made: {asked}."
 
 

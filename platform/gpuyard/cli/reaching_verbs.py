@@ -21,17 +21,19 @@ _member = click.option("--member", type=click.IntRange(min=0), default=0, help="
 @naming.lease_argument
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
 @_member
-@click.option("-l", "--user", default="root", show_default=True, help="Whom to sign in as.")
+@click.option("-l", "--user", help="Whom to sign in as, where the lease does not say: the user of the image.")
 @click.option("-i", "--identity", type=click.Path(exists=True, dir_okay=False), help="The private key to use.")
 @click.option("--print", "prints", is_flag=True, help="Print the ssh command instead of running it.")
-def ssh(lease_id: str, command: tuple[str, ...], member: int, user: str, identity: str | None, prints: bool) -> None:
-    """Open a shell in a lease's container, or run a COMMAND there (behind `--`).
+def ssh(
+    lease_id: str, command: tuple[str, ...], member: int, user: str | None, identity: str | None, prints: bool
+) -> None:
+    """Open a shell on a lease's machine or in its container, or run a COMMAND there (behind `--`).
 
-    The container publishes port 22 and runs an SSH server; the lease was made with --ssh-key. The system's `ssh` does
-    the rest, and its exit code is ours.
+    The lease was made with --ssh-key, and is a whole machine (--bare) or has an image that runs an SSH server. The
+    system's `ssh` does the rest, and its exit code is ours.
     """
     here = session()
-    target = reaching.find(here.client, lease_id, rank=member, port=reaching.SSH_PORT)
+    target = reaching.find_ssh(here.client, lease_id, rank=member)
     words = [*ssh_words(here, target, user=user, identity=identity), *_command(command)]
     if prints:
         click.echo(shlex.join(words))
@@ -45,21 +47,22 @@ def _command(words: tuple[str, ...]) -> list[str]:
     return [*words] if len(words) < 2 else [shlex.join(words)]
 
 
-def ssh_words(here: Session, target: reaching.Reached, *, user: str, identity: str | None) -> list[str]:
+def ssh_words(here: Session, target: reaching.Reached, *, user: str | None, identity: str | None) -> list[str]:
     """Return the ssh command that signs in there and trusts nobody but this lease's own host key."""
     alias = f"{target.lease_id}.{target.rank}"
     options = {
         "HostKeyAlias": alias,  # the key belongs to the lease: another lease may get the same address and port
         "UserKnownHostsFile": str(_known_hosts(target, alias)),
         "GlobalKnownHostsFile": os.devnull,
-        "StrictHostKeyChecking": "yes" if target.ssh_host_keys else "accept-new",
+        "StrictHostKeyChecking": "yes" if target.host_key else "accept-new",
         "UpdateHostKeys": "no",
     }
-    if not target.ssh_host_keys:
+    if not target.host_key:
         here.say("The lease does not say its host key: the first one that is seen is kept, and any other refused.")
     words = ["ssh", *(part for name, value in options.items() for part in ("-o", f"{name}={value}"))]
     words += ["-i", identity, "-o", "IdentitiesOnly=yes"] if identity else []
-    return [*words, "-p", str(target.host_port), f"{user}@{target.address}"]
+    who = user or target.user
+    return [*words, *(["-l", who] if who else []), "-p", str(target.host_port), target.address]
 
 
 def _known_hosts(target: reaching.Reached, alias: str) -> Path:
@@ -67,8 +70,8 @@ def _known_hosts(target: reaching.Reached, alias: str) -> Path:
     folder = config.state_folder() / "known_hosts"
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     path = folder / alias
-    if target.ssh_host_keys:
-        path.write_text("".join(f"{alias} {key}\n" for key in target.ssh_host_keys), "utf-8")
+    if target.host_key:
+        path.write_text(f"{alias} {target.host_key}\n", "utf-8")
     return path
 
 
@@ -94,10 +97,15 @@ def _become(words: list[str]) -> None:
 @click.argument("ports", nargs=-1, required=True, type=forwarding.PortPair(), metavar="[LOCAL:]REMOTE...")
 @_member
 @click.option("--via-ssh", is_flag=True, help="Through the container's SSH server: reaches ports it does not publish.")
-@click.option("-l", "--user", default="root", show_default=True, help="With --via-ssh: whom to sign in as.")
+@click.option("-l", "--user", help="With --via-ssh: whom to sign in as.")
 @click.option("-i", "--identity", type=click.Path(exists=True, dir_okay=False), help="With --via-ssh: the key.")
 def port_forward(
-    lease_id: str, ports: tuple[tuple[int, int], ...], member: int, via_ssh: bool, user: str, identity: str | None
+    lease_id: str,
+    ports: tuple[tuple[int, int], ...],
+    member: int,
+    via_ssh: bool,
+    user: str | None,
+    identity: str | None,
 ) -> None:
     """Bring ports of a lease's container to this machine: gpuyard port-forward LEASE 8888 9000:80
 
@@ -106,7 +114,7 @@ def port_forward(
     """
     here = session()
     if via_ssh:
-        target = reaching.find(here.client, lease_id, rank=member, port=reaching.SSH_PORT)
+        target = reaching.find_ssh(here.client, lease_id, rank=member)
         _say_if_private(here, target)
         tunnels = [part for local, remote in ports for part in ("-L", f"127.0.0.1:{local}:127.0.0.1:{remote}")]
         *words, where = ssh_words(here, target, user=user, identity=identity)

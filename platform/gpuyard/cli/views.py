@@ -226,6 +226,8 @@ def lease(row: Row) -> Iterator[tuple[str, str]]:
         where = " ".join(str(part[name]) for name in ("host", "region", "zone") if part.get(name))
         state = ", ".join(str(part[name]) for name in ("state", "detail") if part.get(name))
         yield f"member {part.get('rank')}", f"{state or 'unknown'}: {count} GPU on {where}"
+    for told in row.get("notices") or []:
+        yield "notice", " ".join(filter(None, (plain(told.get("detail")), until(told.get("ends_at")))))
     yield "can", " ".join(row.get("actions") or [])
 
 
