@@ -9,6 +9,7 @@ from django.db import transaction
 from django.db.backends.postgresql.psycopg_any import DateTimeTZRange
 
 from apikit.errors import DomainError, InvalidInput
+from apikit.statements import Statement
 from billing import currencies, pricing, statements
 from billing.models import Budget, BudgetAlarm
 from billing.models.terms import BudgetAction
@@ -55,6 +56,14 @@ def ring(*, budget: Budget, spent: int, at: datetime) -> list[BudgetAlarm]:
             )
             rung += [alarm] if fresh else []
     return rung
+
+
+def capping(*, owner: UUID, currency: str) -> Statement:
+    """Return the question whether any budget caps what an owner starts; without a row there is nothing to refuse."""
+    return Statement(
+        "SELECT 1 FROM billing_budget WHERE owner = %s AND currency = %s AND action <> %s LIMIT 1",
+        [owner, currency, BudgetAction.NOTIFY.value],
+    )
 
 
 def refuse_if_exceeded(*, owner: UUID, currency: str, labels: Mapping[str, str], at: datetime) -> None:

@@ -57,7 +57,6 @@ SELECT id, account_id, %(amount)s FROM hold RETURNING hold_id, account_id
 """
 
 
-@transaction.atomic
 def place(
     *, owner: UUID, currency: str, amount_micros: int, reference: str, expires_at: datetime, at: datetime
 ) -> Hold:
@@ -70,6 +69,12 @@ def place(
     hold = Hold(reference=reference, amount_micros=amount_micros, placed_at=at, expires_at=expires_at)
     if amount_micros and _place_at_once(hold, owner=owner, currency=currency):
         return hold
+    return _place_closely(hold, owner=owner, currency=currency, at=at)
+
+
+@transaction.atomic
+def _place_closely(hold: Hold, *, owner: UUID, currency: str, at: datetime) -> Hold:
+    reference, amount_micros = hold.reference, hold.amount_micros
     wallet = wallets.account_of(owner=owner, currency=currency, at=at)
     row = wallets.refreshed(wallet, at=at)
     found = Hold.objects.filter(reference=reference).first()

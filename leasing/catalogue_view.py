@@ -2,9 +2,10 @@
 
 import time
 from dataclasses import dataclass
+from typing import Any
 
-from django.db import connection
-
+from apikit import statements
+from apikit.statements import Statement
 from catalogue.models import GpuModel, Region
 from leasing.grammar import Catalogue, Gpu
 
@@ -24,8 +25,15 @@ _kept: tuple[tuple[str | None, str | None], float, View] | None = None
 
 def current() -> View:
     """Return the catalogue; kept in the process for KEEP_S, or until a model or region comes, goes or is renamed."""
+    (rows,) = statements.run(NAMES)
+    return named(rows)
+
+
+def named(rows: list[tuple[Any, ...]]) -> View:
+    """Return the catalogue whose names are these, the answer to NAMES."""
     global _kept
-    key = _names()
+    ((models, regions),) = rows
+    key = (models, regions)
     if _kept and _kept[0] == key and time.monotonic() - _kept[1] < KEEP_S:
         return _kept[2]
     gpus = tuple(
@@ -49,14 +57,7 @@ def current() -> View:
 
 
 # One question for both: it is asked with every request for a lease.
-_NAMES = """
+NAMES = Statement("""
 SELECT (SELECT md5(string_agg(slug, ',' ORDER BY slug)) FROM catalogue_gpumodel),
     (SELECT md5(string_agg(slug || ':' || currency, ',' ORDER BY slug)) FROM catalogue_region)
-"""
-
-
-def _names() -> tuple[str | None, str | None]:
-    with connection.cursor() as cursor:
-        cursor.execute(_NAMES)
-        (models, regions) = cursor.fetchone()
-    return models, regions
+""")

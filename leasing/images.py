@@ -13,7 +13,9 @@ from django.conf import settings
 from django.db import transaction
 from django.db.models import Q, QuerySet
 
+from apikit import statements
 from apikit.errors import InvalidInput
+from apikit.statements import Statement, columns_of
 from audit import ids, log
 from leasing.image_reference import ImageReferenceError, is_slug, parse
 from leasing.models import Image
@@ -43,8 +45,26 @@ NONE_YET = Resolved(asked="", reference="", needs={}, command=None, env={}, port
 
 def resolve(*, text: str, organization_id: UUID, pointer: str = "/image") -> Resolved:
     """Return the image that `text` names for this organization. Raises InvalidInput with position and nearest."""
+    (rows,) = statements.run(question(text, organization_id))
+    return answered(rows, text=text, organization_id=organization_id, pointer=pointer)
+
+
+def question(text: str, organization_id: UUID) -> Statement:
+    """Return what asks for the image of this name: an organization's own goes before the platform's."""
+    columns = columns_of(Image, "i")
+    return Statement(
+        f"SELECT {columns.sql} FROM leasing_image i WHERE i.enabled"  # noqa: S608 -- names of columns only
+        " AND (i.organization_id IS NULL OR i.organization_id = %s) AND (i.slug = %s OR i.id = %s)"
+        " ORDER BY i.organization_id NULLS LAST LIMIT 1",
+        [organization_id, text if is_slug(text) else None, ids.decode("image", text)],
+    )
+
+
+def answered(rows: list[tuple[Any, ...]], *, text: str, organization_id: UUID, pointer: str) -> Resolved:
+    """Return what `resolve` does, from the answer to `question`."""
     if is_slug(text):
-        return _from_catalogue(text, organization_id, pointer)
+        image = columns_of(Image, "i").read(rows[0]) if rows else None
+        return _from_catalogue(text, image, organization_id, pointer)
     try:
         reference = parse(text)
     except ImageReferenceError as fault:
@@ -57,13 +77,9 @@ def resolve(*, text: str, organization_id: UUID, pointer: str = "/image") -> Res
     return Resolved(asked=text, reference=str(reference), needs={}, command=None, env={}, ports=[])
 
 
-def _from_catalogue(slug: str, organization_id: UUID, pointer: str) -> Resolved:
-    images = visible(organization_id=organization_id)
-    named = Q(slug=slug) | Q(pk=ids.decode("image", slug))
-    # An organization's own image of that name goes before the platform's.
-    image = images.filter(named).order_by("organization").first()
+def _from_catalogue(slug: str, image: Image | None, organization_id: UUID, pointer: str) -> Resolved:
     if image is None:
-        known = list(images.values_list("slug", flat=True))
+        known = list(visible(organization_id=organization_id).values_list("slug", flat=True))
         near = difflib.get_close_matches(slug, known, n=3, cutoff=0.5)
         error = {
             "pointer": pointer, "code": "unknown_image", "nearest": near,

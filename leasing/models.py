@@ -143,6 +143,13 @@ class Lease(models.Model):
             models.Index(fields=["check_at"], condition=~Q(state=State.ENDED), name="lease_due"),
             models.Index(fields=["state", "requested_at"], condition=~Q(state=State.ENDED), name="lease_live_by_state"),
             models.Index(fields=["organization", "-id"], name="lease_of_organization"),
+            # The quota is added up with each request: from what is live alone, however much is over.
+            models.Index(
+                fields=["organization"],
+                include=["gpu_count"],
+                condition=~Q(state=State.ENDED),
+                name="lease_live_of_organization",
+            ),
             models.Index(fields=["end_at"], condition=~Q(state=State.ENDED), name="lease_expiring"),
             models.Index(fields=["leaves_at"], condition=Q(leaves_at__isnull=False), name="lease_leaving"),
         ]

@@ -6,6 +6,7 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
+from apikit import statements
 from apikit.errors import DomainError
 from leasing import actions
 from leasing.models import Lease, LeaseEvent
@@ -53,31 +54,39 @@ def note(lease: Lease, *, reason: str, at: datetime, changed: Iterable[str] = ()
     return lease
 
 
-def _write_events(made: Sequence[Move], *, at: datetime) -> None:
-    LeaseEvent.objects.bulk_create(
-        LeaseEvent(
-            lease=it.lease, seq=it.lease.version, at=at, from_state=it.came_from or "", to_state=it.to,
-            reason=it.reason, detail=it.detail[:500], facts=dict(it.facts),
-        )
-        for it in made
+def create(lease: Lease, *, reason: str, at: datetime) -> Lease:
+    """Write a new lease with its first event and the notice of it, in one round trip."""
+    first = Move(lease, None, State(lease.state), reason, "", {})
+    notice = messages.statement(_notice(first), at=at)
+    statements.run(statements.insert(lease), statements.insert(_event(first, at=at)), notice)
+    lease._state.adding, lease._state.db = False, "default"
+    return lease
+
+
+def _event(it: Move, *, at: datetime) -> LeaseEvent:
+    return LeaseEvent(
+        lease=it.lease, seq=it.lease.version, at=at, from_state=it.came_from or "", to_state=it.to, reason=it.reason,
+        detail=it.detail[:500], facts=dict(it.facts),
     )  # fmt: skip
+
+
+def _notice(it: Move) -> messages.Post:
+    return messages.Post(
+        topic=f"lease.{it.to if it.came_from else 'created'}",
+        key=f"{it.lease.public_id}:{it.lease.version}",
+        payload={"id": it.lease.public_id, "version": it.lease.version},
+        organization_id=it.lease.organization_id,
+    )
+
+
+def _write_events(made: Sequence[Move], *, at: datetime) -> None:
+    LeaseEvent.objects.bulk_create(_event(it, at=at) for it in made)
 
 
 def record_all(made: Sequence[Move], *, at: datetime) -> None:
     """Write the events of moves and the notices that leave the system, in the transaction of the moves."""
     _write_events(made, at=at)
-    messages.post_all(
-        [
-            messages.Post(
-                topic=f"lease.{it.to if it.came_from else 'created'}",
-                key=f"{it.lease.public_id}:{it.lease.version}",
-                payload={"id": it.lease.public_id, "version": it.lease.version},
-                organization_id=it.lease.organization_id,
-            )
-            for it in made
-        ],
-        at=at,
-    )
+    messages.post_all([_notice(it) for it in made], at=at)
 
 
 def record(

@@ -1,11 +1,11 @@
 """What a request may cost: the price versions that its alternatives could be given."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import datetime
-
-from django.db.models import Max, Q
+from typing import Any
 
 from apikit.errors import DomainError
+from apikit.statements import Statement
 from billing import price_list
 from billing.models import PriceVersion
 from leasing.catalogue_view import View
@@ -45,28 +45,42 @@ def skus(option: Option, view: View) -> list[str]:
     return [slug for slug, gib in view.memory_gib.items() if gib >= low and (high is None or gib <= high)]
 
 
-def highest_micros_per_hour(
+_TOP = """
+SELECT max(v.price_micros_per_hour) FROM billing_priceversion v JOIN billing_priceseries s ON s.id = v.series_id
+WHERE s.sku = ANY(%s) AND s.region = ANY(%s) AND s.currency = %s AND s.term = %s AND s.use = 'active'
+    AND s.notice_s = %s AND v.during @> %s::timestamptz"""
+
+
+def tops(
     *, options: Iterable[Option], view: View, regions: Iterable[str], currency: str, term: str, at: datetime
-) -> int:
+) -> list[Statement]:
+    """Return the question for the highest price of a GPU of each alternative; `highest` reads the answers."""
+    allowed = set(regions)
+    kind, notice_s = term_and_notice(term)
+    return [
+        Statement(
+            _TOP,
+            [
+                skus(option, view), sorted({option.region} & allowed if option.region else allowed), currency, kind,
+                notice_s, at,
+            ],
+        )
+        for option in options
+    ]  # fmt: skip
+
+
+def highest(*, options: Sequence[Option], answers: Iterable[list[tuple[Any, ...]]], currency: str) -> int:
     """Return what an hour of the dearest alternative costs, all its GPUs together, in micro-units.
 
     Raises NothingForSale when no alternative has a price in these regions.
     """
-    allowed = set(regions)
-    kind, notice_s = term_and_notice(term)
-    dearest: int | None = None
-    for option in options:
-        places = {option.region} & allowed if option.region else allowed
-        found = PriceVersion.objects.filter(
-            Q(series__sku__in=skus(option, view), series__region__in=places),
-            series__currency=currency, series__term=kind, series__use="active", series__notice_s=notice_s,
-            during__contains=at,
-        ).aggregate(top=Max("price_micros_per_hour"))["top"]  # fmt: skip
-        if found is not None:
-            dearest = max(dearest or 0, found * option.nodes * option.count)
-    if dearest is None:
+    found = [
+        top * option.nodes * option.count
+        for option, ((top,),) in zip(options, answers, strict=True) if top is not None
+    ]  # fmt: skip
+    if not found:
         raise NothingForSale(f"No price in {currency} for {' | '.join(map(str, options))}.", currency=currency)
-    return dearest
+    return max(found)
 
 
 def frozen(

@@ -12,7 +12,7 @@ from django.db.models import Q
 from agents import host_events
 from apikit.errors import DomainError
 from audit import ids
-from leasing import assigning, calendar, requesting
+from leasing import assigning, calendar, gpu_quota, requesting
 from leasing.assigning import Assignment
 from leasing.calendar import Seat
 from leasing.models import Lease, Quote
@@ -35,9 +35,9 @@ class QuoteExpired(DomainError):
 
 @transaction.atomic
 def make(*, organization_id: UUID, wanted: Wanted, assignment: Assignment, ttl_s: int, at: datetime) -> Quote:
-    """Hold the devices of a decision for `ttl_s` seconds. Raises DevicesTaken or requesting.QuotaExceeded."""
+    """Hold the devices of a decision for `ttl_s` seconds. Raises DevicesTaken or gpu_quota.QuotaExceeded."""
     organization = Organization.objects.select_for_update(no_key=True).get(pk=organization_id)
-    requesting.check_quota(organization=organization, gpus=len(assignment.seats))
+    gpu_quota.check(organization=organization, gpus=len(assignment.seats))
     quote = Quote.objects.create(
         organization=organization,
         request=str(wanted.request),

@@ -20,7 +20,7 @@ from django.db import transaction
 from agents import fence, workloads
 from agents.models import Workload
 from billing import budgets, holds, metering, pricing, wallets
-from leasing import actions, calendar, promised_price, requesting, starting
+from leasing import actions, calendar, gpu_quota, promised_price, starting
 from leasing.assigning import Assignment
 from leasing.calendar import Seat
 from leasing.grammar import Request
@@ -50,7 +50,7 @@ def resize(
 ) -> Lease:
     """Give a running lease other GPUs, all or none of them, at the prices of the assignment.
 
-    Raises WrongState, DevicesTaken, requesting.QuotaExceeded, budgets.BudgetExceeded, holds.InsufficientFunds (the
+    Raises WrongState, DevicesTaken, gpu_quota.QuotaExceeded, budgets.BudgetExceeded, holds.InsufficientFunds (the
     first minutes at the new price must be there); nothing has changed then.
     """
     owner = Lease.objects.values_list("organization", flat=True).get(pk=lease_id)
@@ -61,7 +61,7 @@ def resize(
     asked = as_resized(lease, request, at=at)
     more = len(assignment.seats) - lease.gpu_count
     if more > 0:
-        requesting.check_quota(organization=organization, gpus=more)
+        gpu_quota.check(organization=organization, gpus=more)
         budgets.refuse_if_exceeded(owner=owner, currency=lease.currency, labels=lease.labels, at=at)
     if assignment.micros_per_hour > (lease.price_micros_per_hour or 0):
         _check_funds(lease, micros_per_hour=assignment.micros_per_hour, at=at)

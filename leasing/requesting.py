@@ -7,17 +7,18 @@ from typing import Any
 from uuid import UUID
 
 from django.conf import settings
-from django.db import transaction
-from django.db.models import OuterRef, QuerySet, Subquery, Sum
-from django.db.models.functions import Coalesce
 
-from apikit.errors import DomainError, InvalidInput
+from apikit import statements, transactions
+from apikit.errors import InvalidInput
+from apikit.statements import Statement, columns_of
 from audit import ids
 from billing import budgets, holds
-from leasing import catalogue_view, image_services, images, moves, promised_price, secrets_at_start, terms
+from leasing import (
+    catalogue_view, gpu_quota, image_services, images, moves, promised_price, secrets_at_start, terms,
+)  # fmt: skip
 from leasing.grammar import GrammarError, Option, Request, from_fields, parse
 from leasing.models import Lease, Quote
-from leasing.states import OnInterrupt, State
+from leasing.states import OnInterrupt
 from leasing.terms import Term, TermError
 from tenants.models import Organization
 
@@ -26,11 +27,6 @@ CONTAINER = ("command", "env", "ports", "ssh_keys", "secrets", "registry_secret"
 # While it waits the money stays held: a lease must not start that cannot be paid. Ending it gives the hold back.
 KEEP_HOLD = timedelta(days=366)
 MANNERS = ("name", "labels", "on_interrupt", "on_exit", "notice_s", "may_move")
-
-
-class QuotaExceeded(DomainError):
-    slug = "gpu-quota-exceeded"
-    title = "The organization's GPU quota is used up"
 
 
 @dataclass(frozen=True)
@@ -45,6 +41,7 @@ class Wanted:
     constraints: Mapping[str, Any] = field(default_factory=dict)
     container: Mapping[str, Any] = field(default_factory=dict)  # those named in CONTAINER
     manners: Mapping[str, Any] = field(default_factory=dict)  # name, labels, on_interrupt, on_exit, notice_s
+    read_against: catalogue_view.View | None = field(default=None, compare=False, repr=False)
 
     @property
     def price_term(self) -> str:
@@ -58,10 +55,14 @@ def understand(*, organization: Organization, asked: Mapping[str, Any], at: date
 
     Raises InvalidInput with a pointer for each fault of meaning: grammar, image, term, regions, currency.
     """
-    view = catalogue_view.current()
+    named = [] if asked.get("bare") else _named_image(asked)
+    names, *found = statements.run(catalogue_view.NAMES, *(images.question(text, organization.pk) for _, text in named))
+    view = catalogue_view.named(names)
     request = _request(asked, view)
     bare = bool(asked.get("bare"))
-    image = (None if bare else named_image(organization=organization, asked=asked)) or images.NONE_YET
+    image = images.NONE_YET
+    for (pointer, text), rows in zip(named, found, strict=True):
+        image = images.answered(rows, text=text, organization_id=organization.pk, pointer=pointer)
     secrets_at_start.check(organization=organization, asked=asked)
     image_services.check(image=image, asked=asked)
     term = _term(asked, at)
@@ -78,6 +79,7 @@ def understand(*, organization: Organization, asked: Mapping[str, Any], at: date
     return Wanted(
         request, image, term, currency, regions, constraints, _chosen(asked, CONTAINER),
         _chosen(asked, MANNERS) | ({"on_interrupt": asked.get("on_interrupt") or OnInterrupt.END} if bare else {}),
+        view,
     )  # fmt: skip
 
 
@@ -96,10 +98,14 @@ def _check_bare(request: Request, asked: Mapping[str, Any]) -> None:
 
 def named_image(*, organization: Organization, asked: Mapping[str, Any]) -> images.Resolved | None:
     """Return the image that `image` or `image_id` names, or None if neither is there. Raises InvalidInput."""
-    for name in ("image", "image_id"):
-        if asked.get(name) is not None:
-            return images.resolve(text=asked[name], organization_id=organization.pk, pointer=f"/{name}")
+    for pointer, text in _named_image(asked):
+        return images.resolve(text=text, organization_id=organization.pk, pointer=pointer)
     return None
+
+
+def _named_image(asked: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return the pointer and the text of what names an image, if any does."""
+    return [(f"/{name}", asked[name]) for name in ("image", "image_id") if asked.get(name) is not None][:1]
 
 
 def _request(asked: Mapping[str, Any], view: catalogue_view.View) -> Request:
@@ -229,60 +235,63 @@ def draft(*, organization: Organization, wanted: Wanted, at: datetime, priced_at
 
 def first_hold_micros(*, wanted: Wanted, at: datetime) -> int:
     """Return what is held when the request is accepted: its first minutes at the highest price it could be given."""
-    per_hour = promised_price.highest_micros_per_hour(
-        options=wanted.request.options, view=catalogue_view.current(), regions=wanted.regions,
+    return _first_hold_micros(wanted, statements.run(*_prices(wanted, at)))
+
+
+def _prices(wanted: Wanted, at: datetime) -> list[Statement]:
+    return promised_price.tops(
+        options=wanted.request.options, view=wanted.read_against or catalogue_view.current(), regions=wanted.regions,
         currency=wanted.currency, term=wanted.price_term, at=at,
+    )  # fmt: skip
+
+
+def _first_hold_micros(wanted: Wanted, answers: list[list[tuple[Any, ...]]]) -> int:
+    per_hour = promised_price.highest(
+        options=wanted.request.options, answers=answers, currency=wanted.currency
     )  # fmt: skip
     return per_hour * settings.REQUEST_HOLD_MINUTES // 60
 
 
-@transaction.atomic
+@transactions.joins
 def request_lease(
     *, organization_id: UUID, wanted: Wanted, at: datetime, created_by: str = "", redeems: Quote | None = None
 ) -> Lease:
     """Write a pending lease at today's prices (or the quote's), and hold the money for its first minutes.
 
-    Raises QuotaExceeded, budgets.BudgetExceeded, holds.InsufficientFunds or NothingForSale; nothing is written then.
+    Raises gpu_quota.QuotaExceeded, budgets.BudgetExceeded, holds.InsufficientFunds or NothingForSale; nothing has been
+    written then.
     """
-    # The lock makes "count, then insert" one step: without it two requests could each see the last GPU of the quota.
     if wanted.constraints.get("bare") and not wanted.container.get("ssh_keys"):
         raise _invalid("/ssh_keys", "required", "A whole machine is entered over SSH: give a public key.")
-    organization = Organization.objects.select_for_update(no_key=True).get(pk=organization_id)
     priced_at = redeems.created_at if redeems else at
+    # The lock makes "count, then insert" one step: without it two requests could each see the last GPU of the quota.
+    owner, held, capped, *prices = statements.run(
+        _lock(organization_id),
+        gpu_quota.held(organization_id, but=redeems),
+        budgets.capping(owner=organization_id, currency=wanted.currency),
+        *_prices(wanted, priced_at),
+    )
+    organization = columns_of(Organization, "o").read(owner[0])
+    assert organization is not None
     lease = draft(organization=organization, wanted=wanted, at=at, priced_at=priced_at)
     lease.created_by = created_by
-    check_quota(organization=organization, gpus=lease.gpu_count, redeems=redeems)
-    budgets.refuse_if_exceeded(owner=organization.pk, currency=lease.currency, labels=lease.labels, at=at)
-    lease.held_micros = first_hold_micros(wanted=wanted, at=priced_at)
+    gpu_quota.refuse_if_over(organization, in_use=held[0][0], gpus=lease.gpu_count)
+    if capped:
+        budgets.refuse_if_exceeded(owner=organization.pk, currency=lease.currency, labels=lease.labels, at=at)
+    lease.held_micros = _first_hold_micros(wanted, prices)
     holds.place(
         owner=organization.pk, currency=lease.currency, amount_micros=lease.held_micros, reference=lease.public_id,
         expires_at=at + KEEP_HOLD, at=at,
     )  # fmt: skip
-    lease.save(force_insert=True)
-    moves.record(lease, to=State.PENDING, reason="requested", at=at)
-    return lease
+    return moves.create(lease, reason="requested", at=at)
 
 
-def check_quota(*, organization: Organization, gpus: int, redeems: Quote | None = None) -> None:
-    """Raise QuotaExceeded if `gpus` more would be over it. The caller holds the organization's lock."""
-    live = Lease.objects.filter(organization=OuterRef("pk")).exclude(state=State.ENDED)
-    quotes = Quote.objects.filter(organization=OuterRef("pk"), state=Quote.State.OPEN)
-    if redeems is not None:
-        quotes = quotes.exclude(pk=redeems.pk)
-    sums = Organization.objects.filter(pk=organization.pk).values_list(_gpus_of(live) + _gpus_of(quotes), flat=True)
-    in_use = sums.get()
-    if in_use + gpus > organization.gpu_quota:
-        raise QuotaExceeded(
-            f"{in_use} of {organization.gpu_quota} GPUs are in use or quoted; {gpus} more were asked for.",
-            quota=organization.gpu_quota,
-            in_use=in_use,
-        )
-
-
-def _gpus_of[Row: (Lease, Quote)](rows: QuerySet[Row]) -> Coalesce:
-    """Return the sum of their GPUs as a column of their organization; 0 without any."""
-    of_each = rows.order_by().values("organization").annotate(gpus=Sum("gpu_count"))
-    return Coalesce(Subquery(of_each.values("gpus")), 0)
+def _lock(organization_id: UUID) -> Statement:
+    columns = columns_of(Organization, "o")
+    return Statement(
+        f"SELECT {columns.sql} FROM tenants_organization o WHERE o.id = %s FOR NO KEY UPDATE",  # noqa: S608 -- names of columns
+        [organization_id],
+    )
 
 
 def to_terms(wanted: Wanted, *, option_index: int) -> dict[str, Any]:

@@ -19,6 +19,11 @@ def now() -> datetime:
     return moment  # type: ignore[no-any-return]
 
 
+def as_read(moment: datetime) -> datetime:
+    """Return what a statement read from `clock_timestamp()` beside something else; the stopped clock in tests."""
+    return _frozen or moment
+
+
 @contextmanager
 def frozen(moment: datetime) -> Iterator[None]:
     """Stop the clock at `moment` in all threads of this process: for tests of doors."""

@@ -7,7 +7,7 @@ waits on its row for a moment, then is told to come back. A refusal or a bug rol
 import hashlib
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
@@ -19,9 +19,10 @@ from psycopg.errors import LockNotAvailable
 from rest_framework.renderers import JSONRenderer
 from rest_framework.response import Response
 
-from apikit import sealing
+from apikit import sealing, statements
 from apikit.errors import DomainError
 from apikit.models import IdempotentAnswer
+from apikit.statements import Statement
 
 KEPT_FOR = timedelta(hours=24)
 DOUBLE_WAITS_MS = 700  # for the first to commit: most doubles are retries of an answer that was a little late
@@ -76,10 +77,27 @@ def fingerprint(*, method: str, address: str, body: Any) -> bytes:
     return hashlib.sha256(text.encode()).digest()
 
 
-def kept_answer(*, organization_id: UUID, key: str, fingerprint: bytes, at: datetime) -> HttpResponse | None:
+def kept(*, organization_id: UUID, key: str, at: datetime) -> Statement:
+    """Return what asks for the answer that was given under this key; `replayed` reads its rows."""
+    return Statement(
+        "SELECT fingerprint, status, headers, body, sealed FROM apikit_idempotentanswer"
+        " WHERE organization_id = %s AND key = %s AND expires_at > %s",
+        [organization_id, key, at],
+    )
+
+
+def replayed(
+    rows: Sequence[tuple[Any, ...]], *, organization_id: UUID, key: str, fingerprint: bytes
+) -> HttpResponse | None:
     """Return the answer that was given to this request before, or None. Raises KeyReused."""
-    row = IdempotentAnswer.objects.filter(organization_id=organization_id, key=key, expires_at__gt=at).first()
-    return None if row is None else _replay(row, fingerprint)
+    if not rows:
+        return None
+    found, status, headers, body, sealed = rows[0]
+    kept_row = IdempotentAnswer(
+        organization_id=organization_id, key=key, fingerprint=found, status=status, headers=json.loads(headers),
+        body=body, sealed=sealed,
+    )  # fmt: skip
+    return _replay(kept_row, fingerprint)
 
 
 def once(
@@ -102,8 +120,7 @@ def once(
             response = act()
             if not 200 <= response.status_code < 300:
                 raise _Refused(response)
-            _keep(organization_id=organization_id, key=key, response=response, seals=seals)
-            return response
+            return _keep(organization_id=organization_id, key=key, response=response, seals=seals)
     except _Refused as refused:
         return refused.response
 
@@ -144,16 +161,24 @@ def _claim(*, organization_id: UUID, key: str, fingerprint: bytes, at: datetime)
         return cursor.fetchone() is not None
 
 
-def _keep(*, organization_id: UUID, key: str, response: HttpResponseBase, seals: bool) -> None:
+def _keep(*, organization_id: UUID, key: str, response: HttpResponseBase, seals: bool) -> HttpResponseBase:
+    """Write the answer down and return it, rendered once for both."""
     if isinstance(response, Response):
         body = b"" if response.data is None else JSONRenderer().render(response.data)
+        said = {name: value for name, value in response.items() if name != "Content-Type"}
+        response = HttpResponse(body, status=response.status_code, content_type="application/json", headers=said)
     else:
         body = response.content if isinstance(response, HttpResponse) else b""
     headers = {name: response[name] for name in _KEPT_HEADERS if name in response}
     stored = sealing.seal(body, context=_context(organization_id, key)) if seals else body
-    IdempotentAnswer.objects.filter(organization_id=organization_id, key=key).update(
-        status=response.status_code, headers=headers, body=stored, sealed=seals
+    statements.run(
+        Statement(
+            "UPDATE apikit_idempotentanswer SET status = %s, headers = %s::jsonb, body = %s, sealed = %s"
+            " WHERE organization_id = %s AND key = %s",
+            [response.status_code, json.dumps(headers), stored, seals, organization_id, key],
+        )
     )
+    return response
 
 
 def _replay(row: IdempotentAnswer, fingerprint: bytes) -> HttpResponse:

@@ -9,7 +9,9 @@ from datetime import UTC, datetime
 from django.conf import settings
 from django.db import connection
 
+from apikit import statements
 from apikit.errors import DomainError
+from apikit.statements import Statement
 
 DEFAULTS: dict[str, tuple[int, int]] = {"requests": (1200, 60), "lease_create": (60, 60), "sign_in": (10, 300)}
 
@@ -43,22 +45,36 @@ def count(policy: str, *, subject: str, at: datetime) -> Count:
 
     Call it outside of the transaction of the work: a refusal must be counted too, and nobody should wait on the row.
     """
-    quota, window_s = {**DEFAULTS, **getattr(settings, "RATE_LIMITS", {})}[policy]
-    second = int(at.timestamp())
-    window = second - second % window_s
-    with connection.cursor() as cursor:
-        cursor.execute(
-            'INSERT INTO apikit_ratecounter AS c (policy, subject, "window", n) VALUES (%s, %s, %s, 1)'
-            ' ON CONFLICT (policy, subject, "window") DO UPDATE SET n = c.n + 1 RETURNING n',
-            [policy, subject, datetime.fromtimestamp(window, UTC)],
-        )
-        (n,) = cursor.fetchone()
-    counted = Count(policy, quota, window_s, n, window + window_s - second)
+    (rows,) = statements.run(statement(policy, subject=subject, at=at))
+    return counted(policy, n=rows[0][0], at=at)
+
+
+def statement(policy: str, *, subject: str, at: datetime, unless: Statement | None = None) -> Statement:
+    """Return what counts one more and says how many there are; nothing where the query `unless` finds a row."""
+    _, window_s = _limit(policy)
+    window = datetime.fromtimestamp(int(at.timestamp()) // window_s * window_s, UTC)
+    condition, values = (f"WHERE NOT EXISTS ({unless.sql})", unless.values) if unless else ("", ())
+    return Statement(
+        'INSERT INTO apikit_ratecounter AS c (policy, subject, "window", n)'
+        f" SELECT %s, %s, %s::timestamptz, 1 {condition}"
+        ' ON CONFLICT (policy, subject, "window") DO UPDATE SET n = c.n + 1 RETURNING n',
+        [policy, subject, window, *values],
+    )
+
+
+def counted(policy: str, *, n: int, at: datetime) -> Count:
+    """Return where a subject stands with `n` in the window around `at`. Raises RateLimited above the quota."""
+    quota, window_s = _limit(policy)
+    found = Count(policy, quota, window_s, n, window_s - int(at.timestamp()) % window_s)
     if n > quota:
-        refusal = RateLimited(f"At most {quota} in {window_s} s. Try again in {counted.resets_in_s} s.", policy=policy)
-        refusal.retry_after_s = counted.resets_in_s
+        refusal = RateLimited(f"At most {quota} in {window_s} s. Try again in {found.resets_in_s} s.", policy=policy)
+        refusal.retry_after_s = found.resets_in_s
         raise refusal
-    return counted
+    return found
+
+
+def _limit(policy: str) -> tuple[int, int]:
+    return {**DEFAULTS, **getattr(settings, "RATE_LIMITS", {})}[policy]
 
 
 def forget_old(*, at: datetime) -> int:

@@ -4,11 +4,11 @@ They are the framework's fields (so that OpenAPI sees them) with our own reading
 its JSON pointer; `StrictSerializer.read(data)` returns the values or raises `apikit.errors.InvalidInput`.
 """
 
-import difflib
 import re
 import unicodedata
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
+from functools import cache
 from typing import Any
 
 from rest_framework import serializers
@@ -18,6 +18,7 @@ from rest_framework.fields import SkipField, empty
 from apikit import display_text
 from apikit.errors import InvalidInput, echoed
 from apikit.money import Money, read_amount
+from apikit.nearest import nearest
 from apikit.strict_json import pointer_token
 
 _INSTANT = re.compile(
@@ -247,7 +248,7 @@ class StrictSerializer(serializers.Serializer[Any]):
     @classmethod
     def read(cls, data: Any, **options: Any) -> dict[str, Any]:
         """Return the values, or raise InvalidInput with every fault."""
-        reader = cls(**options)
+        reader = cls(**options) if options else _reader(cls)
         try:
             values: dict[str, Any] = reader.run_validation(data)
         except Faults as exc:
@@ -274,6 +275,12 @@ class StrictSerializer(serializers.Serializer[Any]):
         return self.validate(values)
 
 
+@cache
+def _reader(kind: type[StrictSerializer]) -> StrictSerializer:
+    # Its fields are copied once and keep nothing of what they read, so that all requests may share them.
+    return kind()
+
+
 class MoneyField(StrictSerializer):
     """`{"amount": "1.999999", "currency": "CNY"}` as `Money`; never negative, nothing finer than a micro-unit."""
 
@@ -285,12 +292,6 @@ class MoneyField(StrictSerializer):
         if amount_micros is None:
             raise fault("bad_decimal", "A decimal such as 12.34 is expected, with at most 6 places.", pointer="/amount")
         return Money(amount_micros, values["currency"])
-
-
-def nearest(word: Any, known: Iterable[Any]) -> list[str]:
-    """Return up to three known words that are close to `word`."""
-    text = str(word)
-    return difflib.get_close_matches(text, [str(k) for k in known], n=3) if len(text) <= 64 else []
 
 
 def _unknown(name: str, known: Iterable[str]) -> dict[str, Any]:

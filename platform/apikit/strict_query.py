@@ -9,7 +9,8 @@ from typing import Any
 from django.http import QueryDict
 
 from apikit.errors import InvalidInput, echoed
-from apikit.strict_fields import Faults, fault, nearest, read_instant
+from apikit.nearest import nearest
+from apikit.strict_fields import Faults, fault, read_instant
 
 type Reader = Callable[[str], Any]  # raises strict_fields.Faults
 

@@ -8,7 +8,7 @@ from django.db import transaction
 
 from apikit import outbound, sealing
 from apikit.errors import DomainError, InvalidInput
-from apikit.strict_fields import nearest
+from apikit.nearest import nearest
 from audit import ids, log
 from outbox import events, messages, signing
 from outbox.models import Delivery, DeliveryState, Endpoint

@@ -11,14 +11,13 @@ from django.http import HttpRequest
 from django.http.response import HttpResponseBase
 from psycopg.errors import DeadlockDetected, SerializationFailure
 from rest_framework.exceptions import MethodNotAllowed
-from rest_framework.negotiation import BaseContentNegotiation
-from rest_framework.renderers import BaseRenderer
 from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
-from apikit import etag, idempotency, pagination, rate_limits, strict_query
+from apikit import etag, idempotency, pagination, rate_limits, statements, strict_query
 from apikit.errors import NotFound
+from apikit.negotiation import JSONOnly
 from apikit.strict_fields import StrictSerializer
 from apikit.strict_json import MalformedJSON
 from audit import ids
@@ -30,19 +29,6 @@ __all__ = ["OrganizationView", "PolicyPermission", "Principal", "visible_to"]
 
 SAFE_METHODS = frozenset({"get", "head"})
 DEADLOCK_TRIES = 3
-
-
-class JSONOnly(BaseContentNegotiation):
-    """Answers JSON whatever Accept says; doors that stream look at Accept themselves."""
-
-    def select_parser(self, request: Request, parsers: Any) -> Any:
-        found = request.content_type.partition(";")[0].strip().lower()
-        return next((parser for parser in parsers if parser.media_type == found), None)
-
-    def select_renderer(
-        self, request: Request, renderers: Any, format_suffix: str | None = None
-    ) -> tuple[BaseRenderer, str]:
-        return renderers[0], renderers[0].media_type
 
 
 class OrganizationView(APIView):
@@ -94,6 +80,7 @@ class OrganizationView(APIView):
 
     parameters: dict[str, Any]
     _counted: list[rate_limits.Count]
+    _is_uncounted: bool  # of a POST, until its own count is asked for together with the answer that is kept
 
     @property
     def principal(self) -> Principal:
@@ -175,14 +162,14 @@ class OrganizationView(APIView):
 
     def dispatch(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
         self.args, self.kwargs = args, kwargs
-        self.parameters, self._counted = {}, []
+        self.parameters, self._counted, self._is_uncounted = {}, [], False
         self.request = self.initialize_request(request, *args, **kwargs)
         self.headers = self.default_response_headers
         try:
             self.initial(self.request, *args, **kwargs)
             response = self._answer()
         except Exception as exc:
-            response = self.handle_exception(exc)
+            response = self.handle_exception(self._after_count(exc))
         self.response = self.finalize_response(self.request, response, *args, **kwargs)
         return self.response
 
@@ -195,7 +182,9 @@ class OrganizationView(APIView):
 
     def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
         super().initial(request, *args, **kwargs)
-        self._count("requests")
+        self._is_uncounted = True
+        if action_of(request) != "post":
+            self._count("requests")
         readers = dict(self.query.get(action_of(request), {}))
         if action_of(request) not in SAFE_METHODS:
             readers["dry_run"] = strict_query.flag
@@ -215,6 +204,8 @@ class OrganizationView(APIView):
             return self._handle()
         key = idempotency.read_key(self.request.headers.get("Idempotency-Key")) if action == "post" else None
         if key is None or self.dry_run:
+            if self._is_uncounted:
+                self._count("requests")
             self._count_action(action)
             self.check_outside()
             return self._retried(self._in_transaction)
@@ -225,15 +216,13 @@ class OrganizationView(APIView):
         body = self._body() if _has_body(self.request) else None
         address = self.request.get_full_path()
         fingerprint = idempotency.fingerprint(method=action, address=address, body=body)
-        owner = self.organization.pk
-        kept = idempotency.kept_answer(organization_id=owner, key=key, fingerprint=fingerprint, at=self.at)
+        kept = self._kept_or_counted(key, fingerprint, action)
         if kept is not None:
             return kept
-        self._count_action(action)
         self.check_outside()
         return self._retried(
             lambda: idempotency.once(
-                organization_id=owner,
+                organization_id=self.organization.pk,
                 key=key,
                 fingerprint=fingerprint,
                 at=self.at,
@@ -241,6 +230,32 @@ class OrganizationView(APIView):
                 seals=self.shows_secret,
             )
         )
+
+    def _kept_or_counted(self, key: str, fingerprint: bytes, action: str) -> HttpResponseBase | None:
+        """Return the kept answer; without one, count the act too. One question for all of it."""
+        kept = idempotency.kept(organization_id=self.organization.pk, key=key, at=self.at)
+        policies = ["requests", *(self.limits[name] for name in [action] if name in self.limits)]
+        counts = [
+            rate_limits.statement(
+                policy, subject=self.organization.public_id, at=self.at, unless=kept if policy != "requests" else None
+            )
+            for policy in policies
+        ]
+        rows, *found = statements.run(kept, *counts)
+        self._is_uncounted = False
+        for policy, counted in zip(policies, found, strict=True):
+            if counted:
+                self._counted.append(rate_limits.counted(policy, n=counted[0][0], at=self.at))
+        return idempotency.replayed(rows, organization_id=self.organization.pk, key=key, fingerprint=fingerprint)
+
+    def _after_count(self, exc: Exception) -> Exception:
+        """Count a request that was refused before its count was asked for; return what it is refused with."""
+        if self._is_uncounted:
+            try:
+                self._count("requests")
+            except rate_limits.RateLimited as refusal:
+                return refusal
+        return exc
 
     def _in_transaction(self) -> HttpResponseBase:
         with transaction.atomic():
@@ -273,6 +288,7 @@ class OrganizationView(APIView):
             self._count(self.limits[action])
 
     def _count(self, policy: str) -> None:
+        self._is_uncounted = self._is_uncounted and policy != "requests"
         self._counted.append(rate_limits.count(policy, subject=self.organization.public_id, at=self.at))
 
 

@@ -1,5 +1,7 @@
 """For whom: organizations, their members with roles, and their API keys."""
 
+from datetime import datetime
+
 from django.contrib.postgres.fields import ArrayField
 from django.core.validators import MaxValueValidator, MinValueValidator
 from django.db import models
@@ -103,6 +105,10 @@ class ApiKey(models.Model):
     @property
     def public_id(self) -> str:
         return ids.encode("key", self.pk)
+
+    def is_live(self, *, at: datetime) -> bool:
+        """Say whether it is good at `at`: `keys.live` for one that is at hand."""
+        return self.revoked_at is None and (self.expires_at is None or self.expires_at > at)
 
     def __str__(self) -> str:
         return f"gy_live_{self.public} ({self.name})"

@@ -329,7 +329,7 @@ def test_the_number_of_queries_of_a_request_is_known(
     caller.post(NOTES, BODY)
     caller.get(NOTES)
 
-    with django_assert_num_queries(4):  # clock, key, count, page
+    with django_assert_num_queries(3):  # key with the clock, count, page
         caller.get(NOTES)
 
 

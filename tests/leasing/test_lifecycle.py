@@ -9,7 +9,7 @@ from django.db.models import Q
 from agents.models import Host, Workload
 from apikit.errors import InvalidInput
 from billing import holds, metering, reconcile, wallets
-from leasing import assigning, calendar, lifecycle, requesting, starting, term_changes
+from leasing import assigning, calendar, gpu_quota, lifecycle, starting, term_changes
 from leasing.assigning import Assignment
 from leasing.calendar import Seat
 from leasing.models import Allocation, Lease
@@ -82,7 +82,7 @@ def test_no_money_no_lease_and_nothing_is_written(host: Host) -> None:
 def test_the_quota_counts_what_lives(host: Host) -> None:
     tenant = make_tenant(gpu_quota=5)
     first = make_lease(tenant, "A100_80G x4")
-    with pytest.raises(requesting.QuotaExceeded) as refused:
+    with pytest.raises(gpu_quota.QuotaExceeded) as refused:
         make_lease(tenant, "A100_80G x2")
 
     recovery.end_now(lease=first, reason=EndReason.TENANT, at=NOON)

@@ -8,7 +8,7 @@ from agents.models import Host, Workload
 from apikit.errors import InvalidInput
 from billing import holds, metering, reconcile
 from billing.models import Segment
-from leasing import requesting
+from leasing import gpu_quota, requesting
 from leasing.models import Allocation, Lease
 from leasing.moves import WrongState
 from leasing.states import State
@@ -186,7 +186,7 @@ def test_growing_needs_the_money_for_its_first_minutes_and_a_place_in_the_quota(
     with pytest.raises(holds.InsufficientFunds):
         resizing.resize(lease=lease, request=requesting.read_request("A100_80G x2"), at=after(12))
     small = make_active_lease(make_tenant(gpu_quota=2), request="A100_80G", at=after(20))
-    with pytest.raises(requesting.QuotaExceeded):
+    with pytest.raises(gpu_quota.QuotaExceeded):
         resize(small, "A100_80G x3", at_s=30)
 
     assert snapshot()[1][: len(before[1])] == before[1]  # type: ignore[index, arg-type]
