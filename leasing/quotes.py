@@ -12,7 +12,7 @@ from django.db.models import Q
 from agents import host_events
 from apikit.errors import DomainError
 from audit import ids
-from leasing import assigning, calendar, gpu_quota, requesting
+from leasing import assigning, calendar, gpu_quota, quoted_terms, requesting
 from leasing.assigning import Assignment
 from leasing.calendar import Seat
 from leasing.models import Lease, Quote
@@ -41,7 +41,7 @@ def make(*, organization_id: UUID, wanted: Wanted, assignment: Assignment, ttl_s
     quote = Quote.objects.create(
         organization=organization,
         request=str(wanted.request),
-        terms=requesting.to_terms(wanted, option_index=assignment.option_index),
+        terms=quoted_terms.to_terms(wanted, option_index=assignment.option_index),
         placement=_to_json(assignment),
         option_index=assignment.option_index,
         gpu_count=len(assignment.seats),

@@ -1,7 +1,7 @@
 """A tenant's request: understood, priced, paid for in advance, and written down as a pending lease."""
 
 from collections.abc import Collection, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
@@ -14,7 +14,14 @@ from apikit.statements import Statement, columns_of
 from audit import ids
 from billing import budgets, holds
 from leasing import (
-    catalogue_view, gpu_quota, image_services, images, moves, promised_price, secrets_at_start, terms,
+    catalogue_view,
+    gpu_quota,
+    image_services,
+    images,
+    moves,
+    promised_price,
+    secrets_at_start,
+    terms,
 )  # fmt: skip
 from leasing.grammar import GrammarError, Option, Request, from_fields, parse
 from leasing.models import Lease, Quote
@@ -77,8 +84,8 @@ def understand(*, organization: Organization, asked: Mapping[str, Any], at: date
             raise _invalid("/constraints/max_price/currency", "bad_value", f"These GPUs are sold in {currency}.")
         constraints["max_price_micros"] = cap["amount_micros"]
     return Wanted(
-        request, image, term, currency, regions, constraints, _chosen(asked, CONTAINER),
-        _chosen(asked, MANNERS) | ({"on_interrupt": asked.get("on_interrupt") or OnInterrupt.END} if bare else {}),
+        request, image, term, currency, regions, constraints, chosen(asked, CONTAINER),
+        chosen(asked, MANNERS) | ({"on_interrupt": asked.get("on_interrupt") or OnInterrupt.END} if bare else {}),
         view,
     )  # fmt: skip
 
@@ -294,36 +301,5 @@ def _lock(organization_id: UUID) -> Statement:
     )
 
 
-def to_terms(wanted: Wanted, *, option_index: int) -> dict[str, Any]:
-    """Return the request as JSON, with the one alternative that was chosen: what a quote keeps."""
-    return {
-        "request": Request(options=(wanted.request.options[option_index],)).to_json(),
-        "image": asdict(wanted.image),
-        "term": wanted.term.to_json(),
-        "currency": wanted.currency,
-        "regions": list(wanted.regions),
-        "constraints": dict(wanted.constraints),
-        "container": dict(wanted.container),
-        "manners": dict(wanted.manners),
-    }
-
-
-def from_terms(kept: Mapping[str, Any], *, image: images.Resolved | None, said: Mapping[str, Any]) -> Wanted:
-    """Return what `to_terms` kept. image: in place of the quoted one; said: container and manners that may be added."""
-    fields = {**kept["term"], "period": kept["term"]["period"] or ""}
-    for name in ("start_at", "end_at"):
-        fields[name] = datetime.fromisoformat(fields[name]) if fields[name] else None
-    return Wanted(
-        request=Request.from_json(kept["request"], catalogue_view.current().catalogue),
-        image=image or images.Resolved(**kept["image"]),
-        term=Term(**fields),
-        currency=kept["currency"],
-        regions=tuple(kept["regions"]),
-        constraints=kept["constraints"],
-        container={**kept["container"], **_chosen(said, CONTAINER)},
-        manners={**kept["manners"], **_chosen(said, MANNERS)},
-    )
-
-
-def _chosen(said: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
+def chosen(said: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
     return {name: said[name] for name in names if said.get(name) is not None}

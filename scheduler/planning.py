@@ -13,7 +13,7 @@ from django.db import transaction
 
 from apikit.errors import DomainError, InvalidInput
 from apikit.language import Said
-from leasing import assigning, image_services, quotes, requesting, secrets_at_start
+from leasing import assigning, image_services, quoted_terms, quotes, requesting, secrets_at_start
 from leasing.calendar import DevicesTaken
 from leasing.models import Lease, Quote
 from leasing.requesting import Wanted
@@ -132,7 +132,7 @@ def redeem(
         fault = {"pointer": "/image", "code": "required", "detail": "The quote names no image; say which to start."}
         raise InvalidInput("Say which image to start.", errors=[fault])
     secrets_at_start.check(organization=organization, asked=said)
-    wanted = requesting.from_terms(quote.terms, image=image, said=said)
+    wanted = quoted_terms.from_terms(quote.terms, image=image, said=said)
     image_services.check(image=wanted.image, asked=said)
     if image is not None and quote.state == Quote.State.OPEN:
         _check_image(organization, quote, wanted, at)

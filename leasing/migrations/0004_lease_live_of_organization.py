@@ -7,7 +7,7 @@ from django.db import migrations, models
 class Migration(migrations.Migration):
 
     dependencies = [
-        ('leasing', '0002_parked_keep'),
+        ('leasing', '0003_notices'),
         ('tenants', '0004_queue_weight'),
     ]
 
