@@ -12,7 +12,7 @@ from uuid import UUID
 from agents import sealed_values
 from agents.models import Host
 from apikit.errors import InvalidInput
-from apikit.strict_fields import nearest
+from apikit.nearest import nearest
 from leasing.models import Lease
 from tenants import vault
 from tenants.models import Organization, Secret

@@ -7,7 +7,7 @@ from django.db import migrations, models
 class Migration(migrations.Migration):
 
     dependencies = [
-        ('leasing', '0003_notices'),
+        ('leasing', '0004_deployment_fields'),
         ('tenants', '0004_queue_weight'),
     ]
 
