@@ -9,12 +9,14 @@ from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
 
 from apikit import clock
+from apikit.errors import DomainError
 from audit import log
 from leasing.admin import LeaseAdmin as LeasePages
-from leasing.admin import ReadOnly
+from leasing.admin import Part, ReadOnly
 from leasing.models import Lease
+from leasing.notice_models import LeaseMove, Notice
 from leasing.states import EndReason
-from scheduler import recovery
+from scheduler import moving, recovery
 from scheduler.models import RecentUse, SpotStep
 
 
@@ -22,23 +24,60 @@ class ReasonForm(forms.Form):
     reason = forms.CharField(max_length=200, widget=forms.TextInput(attrs={"size": 60, "autofocus": True}))
 
 
+class Notices(Part):
+    model = Notice
+    fk_name = "lease"
+    fields = ["cause", "given_at", "ends_at", "promised_s", "successor", "outcome", "detail"]
+    ordering = ["given_at"]
+
+
 @admin.register(Lease)
 class LeaseAdmin(LeasePages):
-    actions = ["end_with_reason"]
+    actions = ["end_with_reason", "move_with_reason"]
+    inlines = [*LeasePages.inlines, Notices]
+
+    @admin.action(description="Move the selected leases off their hosts after their notice, with a reason")
+    def move_with_reason(self, request: HttpRequest, leases: QuerySet[Lease]) -> HttpResponse | None:
+        explanation = "Each is told, and starts elsewhere at the end of its notice; a place is held for it from now on."
+        form = ReasonForm(request.POST if "reason" in request.POST else None)
+        if not form.is_valid():
+            return self._ask(request, leases, form, "move_with_reason", "Move leases", explanation)
+        at, reason, by = clock.now(), form.cleaned_data["reason"], f"user:{request.user.pk}"
+        for lease in leases:
+            try:
+                notice = moving.off_its_host(lease=lease, by=by, reason=reason, at=at)
+            except DomainError as fault:
+                messages.error(request, f"{lease.public_id}: {fault.detail}")
+                continue
+            relocation = notice.relocation
+            log.record(
+                actor=by, organization=lease.organization_id, action="lease.moved_by_operator", target=lease.public_id,
+                before={"host": str(relocation.from_host_id)}, why=reason, at=at,
+                after={"host": str(relocation.to_host_id), "at": notice.ends_at.isoformat()},
+                request_id=getattr(request, "request_id", ""),
+            )  # fmt: skip
+            messages.success(request, f"{lease.public_id} moves at {notice.ends_at:%H:%M:%S} UTC: {reason}")
+        return None
+
+    def _ask(
+        self, request: HttpRequest, leases: QuerySet[Lease], form: ReasonForm, action: str, title: str, explanation: str
+    ) -> HttpResponse:
+        page: dict[str, Any] = {
+            **self.admin_site.each_context(request),
+            "title": title,
+            "objects": leases,
+            "form": form,
+            "action": action,
+            "explanation": explanation,
+        }
+        return TemplateResponse(request, "admin/act_with_reason.html", page)
 
     @admin.action(description="End the selected leases, with a reason")
     def end_with_reason(self, request: HttpRequest, leases: QuerySet[Lease]) -> HttpResponse | None:
         form = ReasonForm(request.POST if "reason" in request.POST else None)
         if not form.is_valid():
-            page: dict[str, Any] = {
-                **self.admin_site.each_context(request),
-                "title": "End leases",
-                "objects": leases,
-                "form": form,
-                "action": "end_with_reason",
-                "explanation": "Their meters stop now; tenants see the reason. This cannot be undone.",
-            }
-            return TemplateResponse(request, "admin/act_with_reason.html", page)
+            explanation = "Their meters stop now; tenants see the reason. This cannot be undone."
+            return self._ask(request, leases, form, "end_with_reason", "End leases", explanation)
         at, reason = clock.now(), form.cleaned_data["reason"]
         for lease in leases:
             before = str(lease.state)
@@ -73,3 +112,23 @@ class RecentUseAdmin(ReadOnly):
     search_fields = ["organization__name", "organization__slug"]
     list_select_related = ["organization"]
     ordering = ["-used_micros"]
+
+
+@admin.register(Notice)
+class NoticeAdmin(ReadOnly):
+    """Reclaims, and whatever else tenants were told of before it came."""
+
+    list_display = ["given_at", "lease", "cause", "ends_at", "promised_s", "successor", "lost_micros", "outcome"]
+    list_filter = ["cause", "outcome", ("closed_at", admin.EmptyFieldListFilter)]
+    search_fields = ["lease__id", "successor__id", "detail"]
+    date_hierarchy = "given_at"
+    list_select_related = ["lease", "successor"]
+
+
+@admin.register(LeaseMove)
+class LeaseMoveAdmin(ReadOnly):
+    list_display = ["planned_at", "lease", "from_host", "to_host", "gpu_milli", "by", "reason", "done_at"]
+    list_filter = ["by", ("done_at", admin.EmptyFieldListFilter)]
+    search_fields = ["lease__id", "from_host__name", "to_host__name", "reason"]
+    date_hierarchy = "planned_at"
+    list_select_related = ["lease", "from_host", "to_host"]

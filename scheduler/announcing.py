@@ -155,7 +155,8 @@ def _caps(at: datetime) -> Iterator[Ahead]:
     rows = list(capped)
     series = dict(PriceVersion.objects.filter(pk__in={row[2] for row in rows}).values_list("pk", "series"))
     ahead: dict[int, list[tuple[datetime, int]]] = {}
-    coming = PriceVersion.objects.filter(series__in=set(series.values())).exclude(during__endswith__lte=at)
+    lasting = Q(during__upper_inf=True) | Q(during__endswith__gt=at)
+    coming = PriceVersion.objects.filter(lasting, series__in=set(series.values()))
     for version in coming.order_by("during"):
         ahead.setdefault(version.series_id, []).append((version.during.lower, version.price_micros_per_hour))
     for pk, cap, version_id in rows:

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator
 from datetime import datetime
 
-from django.db.models import Count, Min, Q
+from django.db.models import Count, Min, Q, Sum
 from prometheus_client.core import CollectorRegistry, GaugeMetricFamily, Metric
 from prometheus_client.exposition import generate_latest
 from prometheus_client.registry import REGISTRY, Collector
@@ -12,6 +12,7 @@ from agents.models import Alarm, Device, Host
 from console import readiness
 from console.models import InvariantCheck
 from leasing.models import Lease, Quote
+from leasing.notice_models import LeaseMove, Notice
 from leasing.states import State
 from outbox.models import Delivery, DeliveryState, Message
 
@@ -53,6 +54,11 @@ def _leases(at: datetime) -> Iterator[Metric]:
     found = dict(live.values_list("state").annotate(n=Count("pk")))
     states = [state.value for state in State if state != State.ENDED]
     yield _family("leases", "Live leases", ["state"], [(state, found.get(state, 0)) for state in states])
+    ahead = Notice.objects.filter(closed_at=None).values_list("cause").annotate(n=Count("pk"))
+    yield _family("notices_open", "Ends ahead of which tenants were told", ["cause"], ahead)
+    moved = LeaseMove.objects.filter(done_at__isnull=False).aggregate(n=Count("pk"), milli=Sum("gpu_milli"))
+    yield _single("lease_moves", "Leases that were restarted elsewhere for a large request, or by hand", moved["n"])
+    yield _single("lease_moves_gpu_milli", "What they moved, in thousandths of a GPU", moved["milli"] or 0)
     oldest = live.filter(state=State.PENDING, start_at=None).aggregate(oldest=Min("requested_at"))["oldest"]
     yield _single("queue_oldest_seconds", "Age of the oldest lease that waits for a device", _age(oldest, at))
     due = live.aggregate(oldest=Min("check_at"))["oldest"]
