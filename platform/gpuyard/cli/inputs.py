@@ -190,7 +190,6 @@ _DEPLOYMENT_OPTIONS = (
     click.option("--on-interrupt", type=click.Choice(["restart_elsewhere", "wait_for_host", "end"])),
     click.option("--on-exit", type=click.Choice(["end", "restart"])),
     click.option("--notice", "notice_s", type=Duration(), help="0s, 120s or 600s; of a spot lease, each at its price."),
-    click.option("--may-move", is_flag=True, default=None, help="It may be restarted elsewhere for a large request."),
 )
 _WAY_OPTIONS = (
     click.option(
@@ -271,7 +270,6 @@ def lease_fields(request: str | None, command: Sequence[str], given: Mapping[str
         "on_exit": given["on_exit"],
         "notice_s": given["notice_s"],
         **{name: given[name] for name in ("registry_secret", "jupyter", "health", "may_move")},
-        "may_move": given["may_move"],
         "if_no_capacity": _if_no_capacity(given),
         "quote": given.get("quote"),
         "command": list(command) or None,
