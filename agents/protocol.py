@@ -30,6 +30,7 @@ STEPS = (
     "probing",
     "ready",
     "stopping",
+    "cleaning",
     "exited",
     "stuck",
     "gone",
@@ -276,9 +277,10 @@ class WorkloadReport(Message):
     ports: dict[str, int] = _of(dict, default_factory=dict)  # container port -> host port
     progress: dict[str, Any] = _of(dict, default_factory=dict)  # bytes, total, rate while pulling
     unusable: bool = _of(bool, default=False)  # use was lost (gpu_access_lost, ...): seconds end
+    handover: dict[str, Any] | None = _of(dict, NONE, default=None)  # with `gone`: agents.node.cleaning.clean
     unhealthy: str = _of(str, default="")  # what the health check last said, while it fails; ends no seconds
 
-    LATER = frozenset({"unhealthy"})
+    LATER = frozenset({"unhealthy", "handover"})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -329,6 +331,10 @@ class SyncAnswer(Message):
     silence_limit_s: int = _of(int, default=30)
     server_time: str = _of(str, default="")
     wishes: list[dict[str, Any]] = _of(list, default_factory=list)  # fixed verbs: selftest, collect_logs, diagnose
+    # With `desired`: leases that have nothing here to run and whose scratch is to be kept all the same.
+    scratch: list[str] = _of(list, default_factory=list)
+
+    LATER = frozenset({"scratch"})
 
 
 # The inventory document (hashed as a whole): hostname, os, kernel, simulated, engine {name, version}, driver_version,

@@ -48,7 +48,7 @@ class Dockerd:
         command = ["unshare", "--net", "sh", "-c", 'ip link set lo up; exec "$@"', "dockerd"]
         command += ["dockerd", "--data-root", f"{self.folder}/data", "--exec-root", f"{self.folder}/exec"]
         command += ["-H", f"unix://{self.socket}", "-p", f"{self.folder}/pid", "--live-restore"]
-        command += ["--iptables=false", "--ip6tables=false"]
+        command += ["--ip6tables=false"]
         with open(self.folder / "log", "ab") as log:
             self.process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
         deadline = time.monotonic() + 60

@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 from agents import protocol
-from agents.node import health_check
+from agents.node import health_check, tenant_files
 from agents.node.workload import Workload
 
 if TYPE_CHECKING:
@@ -23,7 +23,10 @@ def take_in(reconciler: "Reconciler", desired: list[protocol.DesiredWorkload]) -
             reconciler.event_of(known, "refused_epoch", "the same epoch came with another spec; what runs is kept")
         else:
             known.wanted, known.valid_for_s, known.stop_grace_s = True, row.valid_for_s, row.stop_grace_s
-            known.sealed = row.sealed
+            known.sealed, known.expires_at = row.sealed, row.expires_at
+            if known.notice != row.notice:
+                known.notice = row.notice
+                tenant_files.tell(reconciler, known)
     for key, workload in reconciler.workloads.items():
         if workload.wanted and key not in keys:
             workload.wanted = False
@@ -42,6 +45,8 @@ def _admit(reconciler: "Reconciler", row: protocol.DesiredWorkload) -> None:
         stop_grace_s=row.stop_grace_s,
         deadline_s=reconciler.now_s() + row.valid_for_s,
         sealed=row.sealed,
+        notice=row.notice,
+        expires_at=row.expires_at,
     )
     reconciler.workloads[workload.key] = workload
     fault = _refusal(reconciler, workload)

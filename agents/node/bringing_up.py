@@ -5,7 +5,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from agents import protocol
-from agents.node import health_check, sealed_values, tenant_files
+from agents.node import cleaning, health_check, sealed_values, tenant_files
 from agents.node.engines import (
     LABEL_AGENT,
     LABEL_DEVICES,
@@ -67,6 +67,7 @@ class BringUp:
         secrets, login = sealed_values.opened(self._w, self._spec, self._r.unseal)
         digest = self._image(login)
         self._w.image_digest = digest
+        self._w.idle_mib = cleaning.idle_memory(self._r, self._w)
         self._step("creating")
         container = self._r.engine.create(self._plan(tenant_files.put(self._r, self._w, self._spec, secrets)))
         self._w.container = container
@@ -216,6 +217,7 @@ class BringUp:
             "GPUYARD_MEMBER": str(workload.member),
             "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
             **files.platform_env,
+            "GPUYARD_SCRATCH": self._r.engine.scratch_inside(workload.scratch),
         }
         labels = {
             LABEL_HOST: self._r.host,
@@ -244,4 +246,5 @@ class BringUp:
             shm_mib=spec.shm_mib,
             device_requests=driver.device_requests(spec.devices),
             files=files.folder,
+            scratch=workload.scratch,
         )

@@ -44,6 +44,7 @@ OUTBOX_LIMIT = 20_000
 _FIELDS = (
     "lease", "member", "epoch", "spec_hash", "spec", "valid_for_s", "stop_grace_s", "wanted", "step", "detail",
     "failure", "exit_code", "container", "image_digest", "visible", "ports", "unusable", "deadline_s", "log_offset",
+    "idle_mib", "handover",
 )  # fmt: skip
 
 

@@ -1,15 +1,18 @@
 """What carries our labels and belongs to nobody: stopped and removed, not at once; never what is the owner's own."""
 
+import threading
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from agents.node.engines import LABEL_EPOCH, LABEL_LEASE, LABEL_MEMBER, Container
+from agents.node import cleaning
+from agents.node.engines import LABEL_EPOCH, LABEL_LEASE, LABEL_MEMBER, Container, EngineError
 from agents.node.workload import Workload
 
 if TYPE_CHECKING:
     from agents.node.reconciler import Reconciler
 
 ORPHAN_AFTER_S = 60.0
+COLLECT_EVERY_S = 60.0
 
 
 class Orphans:
@@ -18,10 +21,32 @@ class Orphans:
     def __init__(self, reconciler: "Reconciler") -> None:
         self._r = reconciler
         self._first_s: dict[str, float] = {}
+        self._collect_s = 0.0  # when left-overs are looked for next
+        self._collecting = threading.Lock()
 
     def due_s(self) -> Iterable[float]:
         """Return when each is to be stopped."""
-        return [first + ORPHAN_AFTER_S for first in self._first_s.values()]
+        return [self._collect_s, *(first + ORPHAN_AFTER_S for first in self._first_s.values())]
+
+    def collect_now(self) -> None:
+        """Look for left-overs at the next look."""
+        self._collect_s = 0.0
+        self._r.work.ring()
+
+    def _collect(self) -> None:
+        """Remove networks and scratch that belong to nobody, in a thread: an engine may be slow."""
+
+        def job() -> None:
+            if not self._collecting.acquire(blocking=False):
+                return
+            try:
+                cleaning.collect_left_overs(self._r)
+            except EngineError:
+                return  # in use, or the engine is away: the next look tries again
+            finally:
+                self._collecting.release()
+
+        threading.Thread(target=job, name="left-overs", daemon=True).start()
 
     def stop(self, observed: dict[str, Container], now: float) -> None:
         """Stop those that nobody knew for ORPHAN_AFTER_S, but none before the first sync of this agent."""
@@ -32,6 +57,9 @@ class Orphans:
         if self._r.private_files is not None:
             for name in set(self._r.private_files.names()) - known - set(observed):
                 self._r.private_files.remove(name)  # its container is gone, and was not taken down by us
+        if now >= self._collect_s:
+            self._collect_s = now + COLLECT_EVERY_S
+            self._collect()
         for name, first in list(self._first_s.items()):
             if now - first >= ORPHAN_AFTER_S:
                 self._first_s.pop(name)

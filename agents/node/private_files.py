@@ -41,6 +41,10 @@ class PrivateFiles:
         folder.mkdir(mode=0o755, exist_ok=True)
         return folder
 
+    def drop(self, name: str, path: str) -> None:
+        """Take one file of a container away."""
+        (self.root / name / path).unlink(missing_ok=True)
+
     def remove(self, name: str) -> None:
         shutil.rmtree(self.root / name, ignore_errors=True)
 

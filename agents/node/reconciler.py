@@ -65,6 +65,7 @@ class Reconciler:
         self._stale = True
         self._hinted_s = -1e9
         self.orphans = Orphans(self)
+        self._scratch_kept: set[str] = set()
         self._answered_s: float | None = None
         self._silence_limit_s = 30.0
         self.synced = False
@@ -80,6 +81,7 @@ class Reconciler:
             if answer.desired is not None:
                 admission.take_in(self, [protocol.DesiredWorkload.from_json(row) for row in answer.desired])
                 self.synced = True
+                self._keep_scratch({row["lease"] for row in answer.desired} | set(answer.scratch))
             for key, workload in list(self.workloads.items()):
                 valid_for_s = answer.valid_for_s.get(workload.text_key)
                 if valid_for_s is None and answer.desired is not None and workload.wanted:
@@ -91,6 +93,21 @@ class Reconciler:
                     self.journal.forget(key)
             self._save_deadlines()
         self.work.ring()
+
+    def _keep_scratch(self, leases: set[str]) -> None:
+        """Take in whose scratch is to be kept on this host; what is over is removed at once."""
+        if self._scratch_kept - leases:
+            self.orphans.collect_now()
+        self._scratch_kept = leases
+
+    def is_scratch_kept(self, lease: str) -> bool:
+        return not self.synced or lease in self._scratch_kept
+
+    def keeps_scratch_of(self, workload: Workload) -> bool:
+        """Return whether the scratch of a workload that ends is used again, by the next epoch of its lease."""
+        with self.lock:
+            others = [w for w in self.workloads.values() if w is not workload and not w.over]
+            return self.is_scratch_kept(workload.lease) or any(w.scratch == workload.scratch for w in others)
 
     def _save_deadlines(self) -> None:
         """Keep renewed deadlines when the journal's lag by a quarter: after a crash, what runs must not end too early
@@ -206,7 +223,7 @@ class Reconciler:
             self.watching.look(workload, observed.get(workload.name), now)
         elif workload.step == "absent" or workload.step in ON_THE_WAY:
             self._bring_up(workload, now)
-        elif workload.step in ("stopping", "stuck"):
+        elif workload.step in ("stopping", "cleaning", "stuck"):
             self.take_down(workload)
 
     def _must_end(self, workload: Workload, now: float) -> bool:
@@ -216,7 +233,7 @@ class Reconciler:
             return True
         if workload.deadline_s is None or now < workload.deadline_s:
             return False
-        if workload.step not in ("absent", "exited", "stopping", "stuck", "gone"):
+        if workload.step not in ("absent", "exited", "stopping", "cleaning", "stuck", "gone"):
             late = now - workload.deadline_s
             self.event_of(workload, "deadline_stop", f"no answer renewed it; its time ended {late:.1f} s ago")
             workload.detail = "stopped by its dead-man timer: the control plane was not heard in time"

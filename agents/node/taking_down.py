@@ -3,7 +3,7 @@
 import contextlib
 from typing import TYPE_CHECKING
 
-from agents.node import tenant_files
+from agents.node import cleaning
 from agents.node.engines import EngineDown, EngineError, NoSuchContainer
 from agents.node.engines.pulling import repository_of
 from agents.node.workload import Workload
@@ -21,7 +21,7 @@ def take_down(reconciler: "Reconciler", workload: Workload) -> None:
     """
     engine = reconciler.engine
     already_stuck = workload.step == "stuck"
-    if not already_stuck:
+    if not already_stuck and workload.step != "cleaning":
         reconciler.move(workload, "stopping", detail=workload.detail)
     # By its name: the id may not be known, if we died between a create and its answer.
     try:
@@ -42,8 +42,9 @@ def take_down(reconciler: "Reconciler", workload: Workload) -> None:
         raise
     except EngineError as fault:
         reconciler.event("remove_failed", str(fault), lease=workload.lease, member=workload.member)
-    tenant_files.take_away(reconciler, workload)
     _forget_private_image(reconciler, workload)
+    reconciler.move(workload, "cleaning", detail=workload.detail)
+    workload.handover = cleaning.clean(reconciler, workload)
     reconciler.move(workload, "gone", detail=workload.detail)
 
 

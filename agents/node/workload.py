@@ -7,7 +7,7 @@ from typing import Any
 from agents import protocol
 
 # Steps in which a container of it may exist.
-MAY_HAVE_CONTAINER = frozenset({"creating", "starting", "probing", "ready", "stopping", "exited", "stuck"})
+MAY_HAVE_CONTAINER = frozenset({"creating", "starting", "probing", "ready", "stopping", "cleaning", "exited", "stuck"})
 # Steps that end by themselves: a job works on them.
 ON_THE_WAY = frozenset({"resolving", "pulling", "creating", "starting", "probing"})
 MAX_DETAIL = 500
@@ -41,7 +41,11 @@ class Workload:
     unusable: bool = False
     deadline_s: float | None = None
     log_offset: int = 0  # the next byte that the server wants
+    idle_mib: dict[str, int] = field(default_factory=dict)  # used memory of its devices before it was started
+    handover: dict[str, Any] | None = None  # how clean it left its devices
     # Not kept in the journal:
+    notice: dict[str, Any] | None = None  # of an end ahead
+    expires_at: str = ""
     sealed: str = ""  # base64: what only this host can open, as the newest full list brought it
     progress: dict[str, Any] = field(default_factory=dict)
     unhealthy: str = ""  # what its health check said, while it fails
@@ -60,6 +64,11 @@ class Workload:
     def name(self) -> str:
         """Return the container's name: the same after every restart, so that a second start finds the first."""
         return f"gy-{re.sub(r'[^A-Za-z0-9_.-]', '-', self.lease)}-{self.member}-{self.epoch}"
+
+    @property
+    def scratch(self) -> str:
+        """Return the name of its lease's scratch on this host: the same for every epoch."""
+        return f"gy-scratch-{re.sub(r'[^A-Za-z0-9_.-]', '-', self.lease)}-{self.member}"
 
     @property
     def devices(self) -> list[str]:
@@ -98,4 +107,5 @@ class Workload:
             progress=dict(self.progress),
             unusable=self.unusable,
             unhealthy=self.unhealthy[:200],
+            handover=self.handover,
         ).to_json()

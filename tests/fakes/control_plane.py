@@ -36,6 +36,7 @@ class FakeControlPlane:
         self.receipts: dict[int, dict[str, Any]] = {}
         self.logs: dict[str, bytes] = {}
         self.ack_logs = True
+        self.scratch: list[str] = []
         self.silent = False
         self.clock_offset = timedelta()
         self.highest = (0, 0)
@@ -222,6 +223,7 @@ class FakeControlPlane:
                 hold_s=self.hold_s,
                 wait_s=self.wait_s,
                 server_time=datetime.now(UTC).isoformat(),
+                scratch=self.scratch,
             )
 
     def _hear(self, request: protocol.SyncRequest) -> None:

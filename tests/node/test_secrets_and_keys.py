@@ -134,6 +134,7 @@ def inside(engine: Dockerd, name: str, argv: list[str]) -> int:
     _, made = engine.call("POST", f"/containers/{name}/exec", json.dumps({"Cmd": argv}).encode())
     where = json.loads(made)["Id"]
     engine.call("POST", f"/exec/{where}/start", b'{"Detach": false, "Tty": false}')
+    until(lambda: not json.loads(engine.call("GET", f"/exec/{where}/json")[1])["Running"], what="the end of a command")
     return int(json.loads(engine.call("GET", f"/exec/{where}/json")[1])["ExitCode"])
 
 

@@ -77,6 +77,7 @@ class Plan:
     pids: int = 4096
     shm_mib: int = 64
     device_requests: list[dict[str, Any]] = field(default_factory=list)  # the driver's, in the engine API's form
+    scratch: str | None = None  # name of the lease's scratch; made if it is not there
     files: str | None = None  # the host's folder that is seen read-only at private_files.INSIDE
 
 
@@ -123,5 +124,20 @@ class Engine(Protocol):
 
     def watch(self, ring: Callable[[], None]) -> None:
         """Call `ring` whenever something may have changed: a hint, never the truth."""
+
+    def networks(self, host: str) -> list[str]:
+        """Return the names of the networks that were made for containers of this host: each has its container's."""
+
+    def remove_network(self, name: str) -> None:
+        """Remove the network of a container; none there is well too. Raises EngineError while something uses it."""
+
+    def scratch_inside(self, name: str) -> str:
+        """Return where a container sees its scratch."""
+
+    def scratches(self, host: str) -> dict[str, str]:
+        """Return the lease of each scratch of this host, by its name."""
+
+    def remove_scratch(self, name: str) -> None:
+        """Remove a scratch; none there is well too. Raises EngineError while something uses it."""
 
     def close(self) -> None: ...

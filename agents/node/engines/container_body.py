@@ -7,7 +7,8 @@ command, an environment, ports and sizes.
 import os
 from typing import Any
 
-from agents.node.engines import Plan
+from agents.node.engines import LABEL_HOST, LABEL_LEASE, Plan
+from agents.node.engines.belongings import SCRATCH_INSIDE
 from agents.node.private_files import INSIDE
 
 MIB = 1024 * 1024
@@ -64,8 +65,8 @@ def _host_config(plan: Plan, *, init: bool, nofile: int) -> dict[str, Any]:
         "PortBindings": {f"{port}/tcp": [{"HostPort": _host_port(plan.port_range)}] for port in plan.ports},
         "DeviceRequests": plan.device_requests,
     }
-    if plan.files is not None:
-        config["Mounts"] = [{"Type": "bind", "Source": plan.files, "Target": INSIDE, "ReadOnly": True}]
+    config["NetworkMode"] = plan.name  # its own: see Belongings.make_network
+    config["Mounts"] = _mounts(plan)
     if init:
         config["Init"] = True  # a program that is pid 1 would ignore SIGTERM unless it says otherwise
     if plan.ram_mib is not None:
@@ -75,6 +76,18 @@ def _host_config(plan: Plan, *, init: bool, nofile: int) -> dict[str, Any]:
         # An engine refuses a limit above what the machine has, and a simulated host may claim to have more.
         config["NanoCpus"] = min(plan.cpu_milli, 1000 * (os.cpu_count() or 1)) * 1_000_000
     return config
+
+
+def _mounts(plan: Plan) -> list[dict[str, Any]]:
+    mounts: list[dict[str, Any]] = []
+    if plan.files is not None:
+        mounts.append({"Type": "bind", "Source": plan.files, "Target": INSIDE, "ReadOnly": True})
+    if plan.scratch is not None:
+        labels = {name: plan.labels[name] for name in (LABEL_HOST, LABEL_LEASE) if name in plan.labels}
+        mounts.append(
+            {"Type": "volume", "Source": plan.scratch, "Target": SCRATCH_INSIDE, "VolumeOptions": {"Labels": labels}}
+        )
+    return mounts
 
 
 def _host_port(port_range: tuple[int, int] | None) -> str:

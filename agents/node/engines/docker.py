@@ -19,6 +19,7 @@ from agents.node.engines import (
     Plan,
     Progress,
 )
+from agents.node.engines.belongings import Belongings
 from agents.node.engines.container_body import container_body
 from agents.node.engines.following import Following
 from agents.node.engines.pulling import pull
@@ -30,7 +31,7 @@ CREATE_TIMEOUT_S = 60.0
 EVENTS_AGAIN_S = 5.0
 
 
-class DockerEngine:
+class DockerEngine(Belongings):
     """The Engine behind a UNIX socket. It is asked for its version when first used, and again after it was away."""
 
     mounts = True
@@ -85,6 +86,13 @@ class DockerEngine:
             init=about["init"],
             nofile_limit=about["nofile_limit"],
         )
+        self.make_network(plan)
+        made = self._create(plan, body)
+        if plan.scratch is not None:
+            self.open_scratch(made)
+        return made
+
+    def _create(self, plan: Plan, body: dict[str, Any]) -> str:
         try:
             made = self._call(
                 "POST", "/containers/create", query={"name": plan.name}, body=body, timeout_s=CREATE_TIMEOUT_S

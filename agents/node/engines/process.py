@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from agents.node import clocks, durable
-from agents.node.engines import LABEL_HOST, Container, EngineError, Login, NoSuchContainer, Plan, Progress
+from agents.node.engines import LABEL_HOST, LABEL_LEASE, Container, EngineError, Login, NoSuchContainer, Plan, Progress
 
 MARK = "GPUYARD_CONTAINER"
 NOBODY = 65534
@@ -63,7 +63,7 @@ class ProcessEngine:
     mounts = False
 
     def __init__(self, root: Path) -> None:
-        self._root = root
+        self._root, self._scratch = root, root.parent / "scratch"
         root.mkdir(mode=0o711, parents=True, exist_ok=True)
         self._children: dict[str, subprocess.Popen[bytes]] = {}
         self._ring: Callable[[], None] | None = None
@@ -91,6 +91,8 @@ class ProcessEngine:
             return plan.name
         folder.mkdir(mode=0o700, exist_ok=True)
         ports = {str(port): _free_port(plan.port_range) for port in plan.ports}
+        if plan.scratch is not None:
+            self._make_scratch(plan)
         published = {f"GPUYARD_PORT_{port}": str(host_port) for port, host_port in ports.items()}
         env = {
             "PATH": "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin",
@@ -209,6 +211,32 @@ class ProcessEngine:
 
     def address(self, container: str, port: int) -> tuple[str, int]:
         return "127.0.0.1", self.ports(container).get(str(port), port)
+
+    def networks(self, host: str) -> list[str]:
+        """There are none: every workload is on the machine's own network."""
+        return []
+
+    def remove_network(self, name: str) -> None:
+        """There is none."""
+
+    def _make_scratch(self, plan: Plan) -> None:
+        folder = self._scratch / str(plan.scratch)
+        folder.mkdir(mode=0o711, parents=True, exist_ok=True)
+        durable.write(folder / "meta.json", json.dumps({"labels": plan.labels}))
+        (folder / "data").mkdir(exist_ok=True)
+        (folder / "data").chmod(0o1777)
+
+    def scratch_inside(self, name: str) -> str:
+        return str(self._scratch / name / "data")
+
+    def scratches(self, host: str) -> dict[str, str]:
+        if not self._scratch.is_dir():
+            return {}
+        labels = {f.name: self._meta(f)["labels"] for f in self._scratch.iterdir() if (f / "meta.json").exists()}
+        return {name: of[LABEL_LEASE] for name, of in labels.items() if of.get(LABEL_HOST) == host}
+
+    def remove_scratch(self, name: str) -> None:
+        shutil.rmtree(self._scratch / name, ignore_errors=True)
 
     def watch(self, ring: Callable[[], None]) -> None:
         """Ring when a workload's process ends; those that run already are watched from now on."""

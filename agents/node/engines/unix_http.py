@@ -52,16 +52,16 @@ class UnixHttp:
 
     def call(
         self, method: str, target: str, *, query: dict[str, Any] | None = None, body: Any = None,
-        timeout_s: float = CALL_TIMEOUT_S,
+        raw: bytes | None = None, timeout_s: float = CALL_TIMEOUT_S,
     ) -> Any:  # fmt: skip
         """Return the JSON of the answer (None if it has none). Raises EngineDown, NoSuchContainer (404), Refusal."""
-        with self.stream(method, target, query=query, body=body, timeout_s=timeout_s) as answer:
-            raw = answer.read()
-        return json.loads(raw) if raw.strip() else None
+        with self.stream(method, target, query=query, body=body, raw=raw, timeout_s=timeout_s) as answer:
+            said = answer.read()
+        return json.loads(said) if said.strip() else None
 
     def stream(
         self, method: str, target: str, *, query: dict[str, Any] | None = None, body: Any = None,
-        headers: dict[str, str] | None = None, timeout_s: float = CALL_TIMEOUT_S,
+        headers: dict[str, str] | None = None, raw: bytes | None = None, timeout_s: float = CALL_TIMEOUT_S,
     ) -> "Answer":  # fmt: skip
         """Return the open answer, to be closed by the caller. timeout_s counts between two bytes, not in all."""
         connection = _Connection(self.path, timeout_s)
@@ -69,7 +69,9 @@ class UnixHttp:
         data = None if body is None else json.dumps(body)
         try:
             kind = {"Content-Type": "application/json"} if data is not None else {}
-            connection.request(method, where, data, kind | (headers or {}))
+            if raw is not None:
+                kind = {"Content-Type": "application/x-tar"}
+            connection.request(method, where, data if raw is None else raw, kind | (headers or {}))
             response = connection.getresponse()
             if response.status >= 400:
                 message = _message(response.read())

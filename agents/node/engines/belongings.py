@@ -1,0 +1,72 @@
+"""What a lease has at a Docker-compatible engine beside its container: a network of its own, and scratch on the disk.
+
+The network's bridge is named gy..., so that an owner's firewall can speak of all of them in one rule. Containers on two
+bridges cannot reach each other (the engine's own rules). Scratch is a volume of the engine: a lease keeps it over
+restarts on the same host.
+"""
+
+import contextlib
+import hashlib
+import io
+import json
+import tarfile
+from typing import Any
+from urllib.parse import quote
+
+from agents.node.engines import LABEL_HOST, LABEL_LEASE, EngineError, NoSuchContainer, Plan
+from agents.node.engines.unix_http import Refusal
+
+SCRATCH_INSIDE = "/scratch"
+
+
+class Belongings:
+    """Part of DockerEngine: networks and scratch."""
+
+    def _call(self, method: str, target: str, **options: Any) -> Any:
+        raise NotImplementedError
+
+    def make_network(self, plan: Plan) -> None:
+        """Make the container's own network, named as the container; one that is there is used."""
+        labels = {name: plan.labels[name] for name in (LABEL_HOST, LABEL_LEASE) if name in plan.labels}
+        bridge = f"gy{hashlib.sha256(plan.name.encode()).hexdigest()[:12]}"
+        body = {
+            "Name": plan.name,
+            "CheckDuplicate": True,
+            "Driver": "bridge",
+            "Labels": labels,
+            "Options": {"com.docker.network.bridge.name": bridge},
+        }
+        try:
+            self._call("POST", "/networks/create", body=body)
+        except Refusal as refusal:
+            if refusal.status != 409:
+                raise EngineError("engine_error", f"no network could be made: {refusal}") from None
+
+    def networks(self, host: str) -> list[str]:
+        filters = json.dumps({"label": [f"{LABEL_HOST}={host}"]})
+        return [str(row["Name"]) for row in self._call("GET", "/networks", query={"filters": filters})]
+
+    def remove_network(self, name: str) -> None:
+        with contextlib.suppress(NoSuchContainer):
+            self._call("DELETE", f"/networks/{quote(name)}")
+
+    def open_scratch(self, container: str) -> None:
+        """Let every user inside write to the scratch: an engine makes it for root alone, and nobody in it is root."""
+        raw = io.BytesIO()
+        with tarfile.open(fileobj=raw, mode="w") as tar:
+            folder = tarfile.TarInfo(SCRATCH_INSIDE.lstrip("/"))
+            folder.type, folder.mode = tarfile.DIRTYPE, 0o1777
+            tar.addfile(folder)
+        self._call("PUT", f"/containers/{container}/archive", query={"path": "/"}, raw=raw.getvalue())
+
+    def scratch_inside(self, name: str) -> str:
+        return SCRATCH_INSIDE
+
+    def scratches(self, host: str) -> dict[str, str]:
+        filters = json.dumps({"label": [f"{LABEL_HOST}={host}"]})
+        rows = self._call("GET", "/volumes", query={"filters": filters})["Volumes"] or []
+        return {str(row["Name"]): str((row.get("Labels") or {}).get(LABEL_LEASE, "")) for row in rows}
+
+    def remove_scratch(self, name: str) -> None:
+        with contextlib.suppress(NoSuchContainer):
+            self._call("DELETE", f"/volumes/{quote(name)}")
