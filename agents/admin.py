@@ -13,6 +13,7 @@ from agents.machine_admin import HandoverAdmin, MachineAccessAdmin
 from agents.models import (
     Alarm,
     CapacityChange,
+    CleaningRecord,
     Device,
     Enrolment,
     Host,
@@ -197,6 +198,19 @@ class HostEventAdmin(ReadOnly):
     search_fields = ["host__name", "device__uuid", "kind", "detail"]
     list_select_related = ["host", "device"]
     date_hierarchy = "at"
+
+
+@admin.register(CleaningRecord)
+class CleaningRecordAdmin(ReadOnly):
+    list_display = ["at", "host", "device", "reference", "epoch", "clean", "duration_ms", "ended_at", "failed"]
+    list_filter = ["clean", "host"]
+    search_fields = ["reference", "device__uuid", "host__name"]
+    list_select_related = ["host", "device"]
+    date_hierarchy = "at"
+
+    @admin.display(description="Not clean")
+    def failed(self, record: CleaningRecord) -> str:
+        return ", ".join(check["check"] for check in record.checks if check["passed"] is False)
 
 
 @admin.register(Alarm)

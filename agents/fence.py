@@ -28,6 +28,8 @@ def safe_at(workload: Workload) -> datetime | None:
         return None
     if workload.last_valid_until is None or workload.kind == Workload.Kind.MACHINE:
         return workload.unwanted_at  # no answer ever named it
+    if workload.step == "cleaning" and workload.exited_at is not None:
+        return max(workload.unwanted_at, workload.exited_at)  # its devices are looked at; its container is gone
     # valid_for_s is in `last_valid_until` already.
     life_s = silent_life_s(valid_for_s=0, stop_grace_s=workload.stop_grace_s)
     return max(workload.unwanted_at, workload.last_valid_until + timedelta(seconds=life_s + settings.FENCE_MARGIN_S))

@@ -69,6 +69,8 @@ def judge(
         return Verdict(*(found or (health, reason)) if health not in STUCK else (health, reason), memory)
     if found is None and health in SICK:
         found = _remedied(health, reason, report, memory, rebooted=rebooted)
+    if found is None and health in {HEALTHY, SUSPECT} and memory.get("dirty"):
+        found = _while_dirty(report, memory)
     if found is None and health in {HEALTHY, SUSPECT}:
         found = _by_hysteresis(health, reason, report, worst, memory)
     after, why = found or (health, reason)
@@ -131,6 +133,17 @@ def _remedied(
     if health == DEGRADED and not memory["xids"] and not any(memory["late"]):
         return SELFTEST, f"Quiet again; before: {reason}"[:300]
     return None
+
+
+def _while_dirty(report: DeviceReport, memory: dict[str, Any]) -> tuple[str, str]:
+    """A device that was not clean after a tenant is suspect until it is seen clean, and passes a self-test then."""
+    used, compute_mode = _number(report.readings.get("memory_used_mib")), report.readings.get("compute_mode")
+    limit = memory["dirty"].get("limit_mib")
+    empty = not report.readings.get("processes") and (used is None or limit is None or used <= limit)
+    if report.state == "ok" and empty and not compute_mode and not report.readings.get("row_remap_pending"):
+        before = memory.pop("dirty")
+        return SELFTEST, f"Clean again; before: {before['reason']}"[:300]
+    return SUSPECT, str(memory["dirty"]["reason"])
 
 
 def _asks_for_reset(report: DeviceReport) -> bool:

@@ -4,7 +4,18 @@ from django.db import models
 from django.db.models import Q
 
 from agents.machine_records import Handover, MachineAccess
-from agents.records import Alarm, CapacityChange, Enrolment, HostEvent, LogChunk, Receipt, ScoreEntry, SelfTest, Sweep
+from agents.records import (
+    Alarm,
+    CapacityChange,
+    CleaningRecord,
+    Enrolment,
+    HostEvent,
+    LogChunk,
+    Receipt,
+    ScoreEntry,
+    SelfTest,
+    Sweep,
+)
 from audit import ids
 from catalogue.models import GpuModel, Zone
 from tenants.models import Organization
@@ -12,6 +23,7 @@ from tenants.models import Organization
 __all__ = [
     "Alarm",
     "CapacityChange",
+    "CleaningRecord",
     "Device",
     "Enrolment",
     "Handover",
@@ -198,6 +210,8 @@ class Workload(models.Model):
     epoch = models.BigIntegerField()
     spec = models.JSONField()
     spec_hash = models.CharField(max_length=64)
+    # Its lease may come back to this host: its scratch there stays until this is taken back.
+    keeps_scratch = models.BooleanField(default=False)
     sealed = models.TextField(blank=True)  # base64; the host alone can open it; empty again when it is over
     valid_for_s = models.PositiveIntegerField()
     stop_grace_s = models.PositiveIntegerField(default=30)
@@ -230,6 +244,7 @@ class Workload(models.Model):
         indexes = [
             models.Index(fields=["host"], condition=Q(gone_at__isnull=True), name="workload_live_on_host"),
             models.Index(fields=["reference"], name="workload_of_reference"),
+            models.Index(fields=["host"], condition=Q(keeps_scratch=True), name="workload_keeps_scratch"),
         ]
         constraints = [
             models.UniqueConstraint(fields=["reference", "member", "epoch"], name="workload_once_per_epoch"),

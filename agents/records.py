@@ -75,6 +75,27 @@ class HostEvent(models.Model):
         return f"{self.kind} of host {self.host_id}"
 
 
+class CleaningRecord(models.Model):
+    """A device that a tenant has left, and what was looked at before the next one may have it; never edited."""
+
+    host = models.ForeignKey("agents.Host", models.CASCADE, related_name="cleanings")
+    device = models.ForeignKey("agents.Device", models.CASCADE, related_name="cleanings")
+    reference = models.CharField(max_length=40)  # whose container was on it
+    member = models.PositiveSmallIntegerField()
+    epoch = models.BigIntegerField()
+    ended_at = models.DateTimeField()
+    at = models.DateTimeField()  # when the host's word was received
+    clean = models.BooleanField(null=True)  # None: the host did not say
+    duration_ms = models.PositiveIntegerField(null=True)
+    checks = models.JSONField(default=list)  # [{check, passed, detail}]; passed null: could not be told
+
+    class Meta:
+        indexes = [models.Index(fields=["device", "-at"], name="cleaning_newest_first")]
+
+    def __str__(self) -> str:
+        return f"{self.reference} epoch {self.epoch} left device {self.device_id}"
+
+
 class ScoreEntry(models.Model):
     """A mishap of a host in its ledger of points (agents.score): one line per event of the diary, never edited."""
 

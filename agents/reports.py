@@ -12,7 +12,7 @@ from typing import Any
 
 from django.conf import settings
 
-from agents import capacity, health, host_events
+from agents import capacity, cleaning, health, host_events
 from agents.models import Device, Host, Workload
 from agents.protocol import (
     FAILURES,
@@ -29,7 +29,7 @@ from apikit.clock import whole_second
 Key = tuple[str, int, int]
 READING_LIMIT = 64
 ORPHAN_S = 60  # how long an agent waits before it stops a container of ours that it does not know (AGENT.md section 4)
-_DIED = frozenset({"exited", "gone"})
+_DIED = frozenset({"exited", "cleaning", "gone"})
 
 
 @dataclass
@@ -113,6 +113,7 @@ def _apply(workload: Workload, report: WorkloadReport, at: datetime) -> None:
     if step in _DIED and workload.exited_at is None:
         workload.exited_at = whole_second(_last_known_alive(workload, at))
     if step == "gone" and not workload.wanted:
+        cleaning.take(workload, report.handover, at=at)
         _finish(workload, at, save=False)
     changed = [name for name in _COLUMNS if getattr(workload, name) != before[name]]
     if changed:

@@ -104,6 +104,7 @@ def answer(*, applied: Applied, held: bool, at: datetime) -> SyncAnswer:
         suspect_after_s=settings.HOST_SUSPECT_AFTER_S,
         silence_limit_s=settings.HOST_SILENCE_LIMIT_S,
         server_time=at.isoformat().replace("+00:00", "Z"),
+        scratch=[] if unchanged else workloads.kept_scratch(host.pk),
         wishes=verification.wishes(host, at=at),
     )
 

@@ -184,10 +184,19 @@ def notify(*, reference: str, epoch: int, notice: Mapping[str, Any] | None) -> i
 
 
 @transaction.atomic
-def unwant(*, reference: str, at: datetime, reason: str, epoch: int | None = None, member: int | None = None) -> int:
+def unwant(
+    *,
+    reference: str,
+    at: datetime,
+    reason: str,
+    epoch: int | None = None,
+    member: int | None = None,
+    keeps_scratch: bool = False,
+) -> int:
     """Give up all workloads of the reference, or those of one epoch or member; return how many were still wanted.
 
     A container that no answer ever named cannot be running anywhere: that is gone at once. A machine is taken back.
+    keeps_scratch: they may come back to the same hosts, whose scratch of them stays until `drop_scratch`.
     """
     _lock_reference(reference)
     wanted = Workload.objects.filter(reference=reference, wanted=True)
@@ -203,9 +212,30 @@ def unwant(*, reference: str, at: datetime, reason: str, epoch: int | None = Non
         there.filter(last_valid_until__isnull=True, kind=Workload.Kind.CONTAINER).update(gone_at=at)
         machines.wake(there.filter(kind=Workload.Kind.MACHINE).values_list("pk", flat=True), at=at)
         given_up += there.update(
-            wanted=False, sealed="", unwanted_at=at, unwanted_reason=reason[:100], unwanted_generation=generation
+            wanted=False,
+            sealed="",
+            keeps_scratch=keeps_scratch,
+            unwanted_at=at,
+            unwanted_reason=reason[:100],
+            unwanted_generation=generation,
         )
     return given_up
+
+
+@transaction.atomic
+def drop_scratch(*, reference: str) -> int:
+    """Let the hosts remove what they kept of the reference on their disks; return on how many workloads' behalf."""
+    kept = Workload.objects.filter(reference=reference, keeps_scratch=True)
+    if not kept.exists():
+        return 0
+    _bump(Host.objects.filter(pk__in=kept.values("host")))
+    return kept.update(keeps_scratch=False)
+
+
+def kept_scratch(host_id: UUID) -> list[str]:
+    """Return the references whose scratch on the host is to stay though nothing of them is to run there."""
+    kept = Workload.objects.filter(host=host_id, keeps_scratch=True)
+    return sorted(set(kept.values_list("reference", flat=True)))
 
 
 def of(reference: str) -> list[Workload]:

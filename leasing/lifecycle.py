@@ -153,6 +153,7 @@ def _finish(lease: Lease, *, at: datetime) -> Lease:
     lease.ended_at = at
     lease.charged_micros = metering.finish(reference=lease.public_id, at=at, ended_by=lease.ending_reason)
     holds.release(reference=lease.public_id, at=at)
+    workloads.drop_scratch(reference=lease.public_id)
     return move(
         lease,
         State.ENDED,

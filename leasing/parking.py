@@ -44,7 +44,7 @@ def park(*, lease_id: UUID, keep: str, at: datetime, last_good: datetime | None 
     stopped_at = min(at, last_good) if last_good else at
     lease.meter_seq += 1
     metering.stop(reference=lease.public_id, seq=lease.meter_seq, at=stopped_at, cause="parked")
-    workloads.unwant(reference=lease.public_id, at=at, reason="parked")
+    workloads.unwant(reference=lease.public_id, at=at, reason="parked", keeps_scratch=keep == HOLD)
     lease.parked_keep = keep
     if keep == QUEUE:
         lease.leaves_at = None  # it has left
@@ -75,6 +75,7 @@ def lose_hold(*, lease_id: UUID, last_good: datetime, at: datetime, reason: str,
         return lease
     lease.meter_seq += 1
     metering.stop(reference=lease.public_id, seq=lease.meter_seq, at=min(last_good, at), cause=reason, received_at=at)
+    workloads.drop_scratch(reference=lease.public_id)
     lease.parked_keep, lease.leaves_at, lease.version = QUEUE, None, lease.version + 1
     lease.save(update_fields=["parked_keep", "leaves_at", "version", "meter_seq"])
     record(lease, to=State.PARKED, came_from=State.PARKED, reason=reason, at=at, detail=detail)

@@ -131,7 +131,8 @@ def _memory(used_mib: Any, idle_mib: int | None) -> Check:
     if not isinstance(used_mib, int) or idle_mib is None:
         return _check("memory", None, "what it was idle is not known")
     limit_mib = idle_mib + MEMORY_SLACK_MIB
-    return _check("memory", used_mib <= limit_mib, f"{used_mib} MiB in use, {idle_mib} when idle")
+    check = _check("memory", used_mib <= limit_mib, f"{used_mib} MiB in use, {idle_mib} when idle")
+    return check | {"limit_mib": limit_mib}
 
 
 def _alone_on(reconciler: "Reconciler", workload: Workload) -> set[str]:
