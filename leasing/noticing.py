@@ -29,6 +29,8 @@ def give(
     if notice is None:
         notice = Notice(lease=lease, cause=cause, given_at=at, promised_s=lease.notice_s, lost_micros=lost_micros)
         notice.successor_id = successor_id
+    elif ends_at < notice.ends_at:
+        notice.given_at = at  # of this end nobody knew before
     notice.ends_at, notice.detail = ends_at, detail[:300]
     notice.save()
     if leaves_at is not None:

@@ -14,11 +14,11 @@ from django.conf import settings
 from django.db import transaction
 from django.db.models import F, Q
 
-from agents.models import Host
+from agents.models import Host, Workload
 from audit import ids
 from billing import exhaustion
 from billing.models import PriceVersion
-from leasing import giving_way, noticing
+from leasing import giving_way, noticing, parking
 from leasing.giving_way import Cause, Outcome
 from leasing.models import Lease
 from leasing.moves import locked
@@ -54,7 +54,21 @@ def announce(*, at: datetime) -> int:
                 done += _one(_give, lease_id, found, at)
         for lease_id in set(told) - set(ahead):
             done += _one(_withdraw, lease_id, cause, at)
-    return done
+    return done + _tell_new_containers(at=at)
+
+
+def _tell_new_containers(*, at: datetime) -> int:
+    """Tell what was started since a notice was given: a restart in place makes new containers."""
+    told = Lease.objects.filter(notices__closed_at=None, notices__isnull=False, state__in=TOLD).distinct()
+    epochs = {lease.public_id: lease for lease in told}
+    silent = Workload.objects.filter(reference__in=epochs, wanted=True, notice=None)
+    missed = {row.reference for row in silent if row.epoch == epochs[row.reference].epoch}
+    return sum(_one(_retell, epochs[reference].pk, None, at) for reference in sorted(missed))
+
+
+def _retell(lease_id: UUID, _: None, at: datetime) -> bool:
+    noticing.tell_hosts(locked(lease_id))
+    return True
 
 
 def _is_news(told: Notice, found: Ahead) -> bool:
@@ -122,6 +136,7 @@ def _stay(lease_id: UUID, _: None, at: datetime) -> bool:
 def _drains(at: datetime) -> Iterator[Ahead]:
     """Hosts that are taken back: their leases stop a stop grace before the deadline."""
     leases = Lease.objects.filter(state__in=TOLD, members__epoch=F("epoch"))
+    leases = leases.exclude(state=State.PARKED, parked_keep=parking.QUEUE)  # it has left
     leaving = leases.filter(
         members__host__scheduling=Host.Scheduling.DRAINING, members__host__drain_deadline__isnull=False
     )

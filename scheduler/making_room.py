@@ -124,6 +124,8 @@ def _look_at(lease: Lease, overlay: Overlay, *, at: datetime) -> bool:
                 return True
         except (NotNow, DevicesTaken) as why:
             log.info("room was not made", extra={"lease": lease.public_id, "why": str(why)})
+        except Exception:  # one lease must not stop the others; nothing of it was written
+            log.exception("room could not be made", extra={"lease": lease.public_id})
         _tried[lease.pk] = at
     shadow = placing.shadow(pool, ask, answer, organization=lease.organization_id)
     if shadow is not None:

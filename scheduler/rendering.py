@@ -75,6 +75,7 @@ def _lease(
         "min_runtime_s": row.min_runtime_s,
         "may_move": row.may_move,
         "notices": [_notice(told) for told in notices],
+        "starts_at": _starts_at(row, devices),
         "gpu_count": row.gpu_count,
         "bare": row.is_bare,
         "simulated": row.simulated,
@@ -111,6 +112,14 @@ def _members_shown(
         line = _member(member, workload, devices.get((member.epoch, member.rank), []), services)
         shown.append(line | {"ssh": ways_in.get(workload.pk) if workload else None})
     return shown
+
+
+def _starts_at(row: Lease, devices: dict[tuple[int, int], list[Allocation]]) -> str | None:
+    """Return when a scheduled lease begins: as asked for, or when others have left its GPUs."""
+    if row.state != State.SCHEDULED:
+        return None
+    mine = [held.during.lower for (epoch, _), rows in devices.items() if epoch == row.epoch for held in rows]
+    return instant(max(mine, default=row.start_at))
 
 
 def _notice(told: Notice) -> dict[str, Any]:

@@ -43,6 +43,21 @@ def test_a_drain_is_told_to_its_leases_with_the_second_in_which_they_stop() -> N
     assert Message.objects.filter(topic="lease.notice").count() == 1
 
 
+def test_containers_that_are_started_anew_during_a_notice_are_told_too() -> None:
+    host, lease = _lease()
+    host_life.drain(host_id=host.pk, deadline=after(3600), reason="x", by="owner", at=after(100))
+    announcing.announce(at=after(101))
+    hear(lease, at=after(200))
+    recovery.restart_now(lease=Lease.objects.get(pk=lease.pk), at=after(200))
+
+    announcing.announce(at=after(201))
+
+    anew = Workload.objects.filter(reference=lease.public_id).order_by("-epoch")[0]
+    assert anew.notice is not None
+    assert anew.notice["cause"] == "drain"
+    assert Message.objects.filter(topic="lease.notice").count() == 1
+
+
 def test_a_drain_that_moves_is_told_anew_and_one_that_is_off_is_taken_back() -> None:
     host, lease = _lease()
     host_life.drain(host_id=host.pk, deadline=after(3600), reason="x", by="owner", at=after(100))

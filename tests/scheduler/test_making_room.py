@@ -12,7 +12,7 @@ from leasing.models import Allocation, Lease
 from leasing.notice_models import Notice
 from leasing.states import EndReason, State
 from outbox.models import Message
-from scheduler import announcing, converging, making_room, recovery
+from scheduler import announcing, converging, making_room, recovery, rendering
 from tenants.models import Organization
 from tests.factories import (
     after,
@@ -364,3 +364,16 @@ def test_a_victim_that_has_changed_since_it_was_chosen_is_left_for_the_next_pass
         )
 
     assert _now(victim).leaves_at is None
+
+
+def test_a_lease_that_waits_for_others_to_leave_shows_when_it_begins() -> None:
+    _market()
+    victim = _spot()
+    lease = _refused(after(1000))
+    making_room.make_room(at=after(1002))
+
+    shown, told = (rendering.lease(_now(row), at=after(1003)) for row in (lease, victim))
+
+    assert (shown["state"], shown["starts_at"]) == ("scheduled", "2027-03-01T12:22:12Z")
+    assert [notice["ends_at"] for notice in told["notices"]] == ["2027-03-01T12:18:42Z"]
+    assert (told["starts_at"], told["min_runtime_s"]) == (None, 600)
