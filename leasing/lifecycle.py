@@ -98,8 +98,8 @@ def requeue(
         lease.failed_starts += 1
     if avoid_host and str(avoid_host) not in lease.avoid_hosts:
         lease.avoid_hosts = [*lease.avoid_hosts, str(avoid_host)]
-    if lease.state == State.SCHEDULED:
-        calendar.release(at=at, of=Q(lease=lease))
+    if lease.state == State.SCHEDULED:  # of this epoch nothing ran; what an earlier one binds, its host gives back
+        calendar.release(at=at, of=Q(lease=lease, epoch=lease.epoch))
     workloads.unwant(reference=lease.public_id, at=at, reason=reason)
     return move(lease, State.PENDING, at=at, reason=reason, detail=detail)
 

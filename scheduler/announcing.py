@@ -61,7 +61,7 @@ def _tell_new_containers(*, at: datetime) -> int:
     """Tell what was started since a notice was given: a restart in place makes new containers."""
     told = Lease.objects.filter(notices__closed_at=None, notices__isnull=False, state__in=TOLD).distinct()
     epochs = {lease.public_id: lease for lease in told}
-    silent = Workload.objects.filter(reference__in=epochs, wanted=True, notice=None)
+    silent = Workload.objects.filter(reference__in=epochs, wanted=True, notice__isnull=True)
     missed = {row.reference for row in silent if row.epoch == epochs[row.reference].epoch}
     return sum(_one(_retell, epochs[reference].pk, None, at) for reference in sorted(missed))
 

@@ -13,7 +13,7 @@ from itertools import islice
 from uuid import UUID
 
 from django.conf import settings
-from django.db import connection, transaction
+from django.db import OperationalError, connection, transaction
 from django.db.models import Q
 
 from agents.models import Host
@@ -33,6 +33,8 @@ from scheduler.spot_victims import Choice
 log = logging.getLogger(__name__)
 CHOICES_TRIED = 32
 MOST_A_PASS = 8
+ROOM_LOCK = 0x6770_7902  # as placing.PASS_LOCK, which is taken for the act alone
+WAIT_FOR_PLACER = "2s"
 LOOK_AGAIN_S = 10  # a lease for which no room could be made is tried again after so long
 FIRST = "Its GPUs are needed by a lease that comes before spot."
 OWN = "The owner of the machine needs it for a lease of his own."
@@ -67,7 +69,7 @@ def _take(pool: Pool, placement: Placement, organization: UUID, start_s: int, en
 
 
 def make_room(*, at: datetime) -> int:
-    """Make one pass; return for how many leases room was made. Returns at once while a placer is at it."""
+    """Make one pass; return for how many leases room was made. Returns at once while another is at it."""
     made = 0
     while made < MOST_A_PASS and _one(at):
         made += 1
@@ -78,7 +80,7 @@ def make_room(*, at: datetime) -> int:
 def _one(at: datetime) -> bool:
     """Make room for the first lease of the queue for which it can be; the next is decided on the calendar as it is."""
     with connection.cursor() as cursor:
-        cursor.execute("SELECT pg_try_advisory_xact_lock(%s)", [placing.PASS_LOCK])
+        cursor.execute("SELECT pg_try_advisory_xact_lock(%s)", [ROOM_LOCK])
         if not cursor.fetchone()[0]:
             return False
     waiting = waiting_line.queue(at=at)[: placing.BATCH]
@@ -151,6 +153,7 @@ def _reclaim(lease: Lease, ask: Ask, refusal: Refusal, overlay: Overlay, *, at: 
         if found is None or act is None or placing.withheld(act, found, pool):
             continue
         own = pool.hosts[str(found.members[0].host)].owner == str(lease.organization_id)
+        after_the_placer()
         giving_way.make_way(
             leavers=[Leaver(guest.lease.pk, guest.lease.epoch, guest.lost_micros) for guest in victims],
             ends_at=times.ends_at, cause=Notice.Cause.OWNER_RETURNS if own else Notice.Cause.SPOT_RECLAIM, at=at,
@@ -158,6 +161,19 @@ def _reclaim(lease: Lease, ask: Ask, refusal: Refusal, overlay: Overlay, *, at: 
         )  # fmt: skip
         return True
     return False
+
+
+def after_the_placer() -> None:
+    """Wait for a pass that places to end, and keep the next from beginning before this has committed; or NotNow.
+
+    Nothing else is held yet, so nobody waits for us meanwhile. What that pass has bound, the calendar says.
+    """
+    try:
+        with transaction.atomic(), connection.cursor() as cursor:
+            cursor.execute("SELECT set_config('lock_timeout', %s, true)", [WAIT_FOR_PLACER])
+            cursor.execute("SELECT pg_advisory_xact_lock(%s)", [placing.PASS_LOCK])
+    except OperationalError:
+        raise NotNow("A pass that places takes long.") from None
 
 
 def possible(pool: Pool, ask: Ask, guests: dict[str, Guest], lost: dict[str, int]) -> Iterator[Choice]:

@@ -75,6 +75,7 @@ def for_request(lease: Lease, ask: Ask, refusal: Refusal, overlay: "Overlay", *,
         taken: list[Take] = [(guest_seats, lease.organization_id, seconds(times.begins_at), ask.until_s)]
         leavers = _leavers(victims, overlay, taken, times, at=at)
         if leavers is not None:
+            making_room.after_the_placer()
             giving_way.make_way(
                 leavers=leavers, ends_at=times.ends_at, cause=Notice.Cause.MOVE, at=at, detail=WHY,
                 successor_id=lease.pk, assignment=act, begins_at=times.begins_at,

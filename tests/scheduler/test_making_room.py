@@ -18,6 +18,7 @@ from tests.factories import (
     after,
     hear,
     make_active_lease,
+    make_gpu_model,
     make_host,
     make_lease,
     make_organization,
@@ -377,3 +378,31 @@ def test_a_lease_that_waits_for_others_to_leave_shows_when_it_begins() -> None:
     assert (shown["state"], shown["starts_at"]) == ("scheduled", "2027-03-01T12:22:12Z")
     assert [notice["ends_at"] for notice in told["notices"]] == ["2027-03-01T12:18:42Z"]
     assert (told["starts_at"], told["min_runtime_s"]) == (None, 600)
+
+
+def test_a_gang_that_asks_gets_all_its_machines_or_tells_nobody() -> None:
+    _market(), make_host()
+    one, other = _spot(), _spot(at=after(5))
+    lease = _refused(after(1000), request="2*A100_80G")
+    larger = _refused(after(1001), request="3*A100_80G")
+
+    making_room.make_room(at=after(1002))
+
+    assert {_notice(victim).successor_id for victim in (one, other)} == {lease.pk}
+    assert (lease.members.count(), _now(lease).state) == (2, State.SCHEDULED)
+    assert _now(larger).state == State.PENDING
+
+
+def test_a_fraction_of_a_card_clears_the_card() -> None:
+    make_gpu_model("RTX_4090_24G", memory_gib=24, fractions=["0.5"])
+    make_host(model="RTX_4090_24G")
+    price("RTX_4090_24G", term="spot", micros=1_000_000)
+    price("RTX_4090_24G/0.5", micros=1_000_000)
+    victim = make_active_lease(request="RTX_4090_24G", term="spot")
+    lease = _refused(after(1000), request="RTX_4090_24G/0.5")
+
+    making_room.make_room(at=after(1002))
+
+    assert _notice(victim).successor_id == lease.pk
+    (mine,) = Allocation.objects.filter(lease=lease)
+    assert (mine.mode, mine.units.upper - mine.units.lower) == ("shared", 4)

@@ -211,3 +211,18 @@ def test_a_move_whose_notice_was_given_twice_is_refused() -> None:
     with pytest.raises(moving.CannotMove):
         moving.off_its_host(lease=one, by="user:8", reason="test", at=after(101))
     assert giving_way.idle_places() == []
+
+
+def test_a_lease_whose_new_place_dies_keeps_the_old_bound_until_nothing_of_it_runs_there() -> None:
+    _, small = _moved()
+    Workload.objects.filter(reference=small.public_id).update(last_valid_until=after(1124))
+    hear(small, at=after(1123))
+    converging.converge(at=after(1123))
+    row = LeaseMove.objects.get()
+    Host.objects.filter(pk=row.to_host_id).update(state=Host.State.LOST)
+
+    converging.converge(at=after(1130))
+
+    small.refresh_from_db()
+    (left,) = Allocation.objects.filter(lease=small, released_at=None)
+    assert (small.state, left.device.host_id) == (State.PENDING, row.from_host_id)
