@@ -158,7 +158,7 @@ def _set_up(supervisor: Supervisor, hosts: list[PoolHost], ports: Mapping[str, i
     folder = supervisor.folder
     password = folder.read("access").get("admin_password") or secrets.token_urlsafe(12)
     named = [part for host in hosts for part in ("--host", host.name)]
-    begun = supervisor.begin("setup", *_django("setup_embedded", *named, "--admin-password", password))
+    begun = supervisor.begin("setup", *_django("setup_embedded", *named, f"--admin-password={password}"))
     said = json.loads(supervisor.finish("setup", begun, within_s=SET_UP_WITHIN_S).splitlines()[-1])
     tokens: dict[str, str] = said.pop("enrolment_tokens")
     folder.write(

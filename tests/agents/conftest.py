@@ -24,4 +24,5 @@ class Clock:
 def at(monkeypatch: pytest.MonkeyPatch) -> Clock:
     stopped = Clock()
     monkeypatch.setattr(clock, "now", stopped)
+    monkeypatch.setattr(clock, "as_read", lambda _: stopped())
     return stopped

@@ -21,6 +21,7 @@ from embedded.stack_folder import StackFolder
 
 pytestmark = pytest.mark.slow
 
+PASSWORD = "-begins-like-an-option"  # as one in sixty-four that are drawn does
 POOL = {"hosts": [{"name": "sim-one", "gpus": ["A100_80G x2"]}]}
 
 
@@ -71,6 +72,7 @@ def stack_dir() -> Iterator[Path]:
         Path(folder).chmod(0o755)
         (Path(folder) / "pool.json").write_text(json.dumps(POOL))
         path = Path(folder) / "state"
+        StackFolder(path).write("access", {"admin_password": PASSWORD})
         try:
             yield path
         finally:
@@ -85,6 +87,7 @@ def access(stack_dir: Path) -> dict[str, Any]:
 def test_up_gives_a_key_that_the_api_takes(access: dict[str, Any]) -> None:
     assert answers(access, key=access["api_key"]) == 200
     assert answers(access, key=None) == 401
+    assert access["admin_password"] == PASSWORD
 
 
 def test_up_again_finds_it_running_with_the_same_key(access: dict[str, Any], stack_dir: Path) -> None:
