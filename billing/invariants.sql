@@ -19,10 +19,24 @@ WITH closed AS (
 )
 
 -- part: MOVED
-SELECT a.id, a.owner, a.currency, a.kind,
-    coalesce((SELECT sum(t.amount_micros) FROM billing_transfer t WHERE t.credit_id = a.id), 0)
-    - coalesce((SELECT sum(t.amount_micros) FROM billing_transfer t WHERE t.debit_id = a.id), 0) AS total
-FROM billing_account a
+-- What each account gained less what it lost. The transfers are read once: a look at each account by itself goes to
+-- the table row by row, and takes minutes where this takes seconds.
+SELECT a.id, a.owner, a.currency, a.kind, coalesce(s.total, 0) AS total
+FROM billing_account a LEFT JOIN (
+    SELECT account_id, sum(gained) AS total FROM (
+        SELECT credit_id AS account_id, sum(amount_micros) AS gained FROM billing_transfer GROUP BY credit_id
+        UNION ALL
+        SELECT debit_id, -sum(amount_micros) FROM billing_transfer GROUP BY debit_id
+    ) sides GROUP BY account_id
+) s ON s.account_id = a.id
+
+-- part: USAGE
+-- Transfers of usage from both sides: an account, the one on the other side, and what the account paid.
+SELECT t.debit_id AS account_id, t.credit_id AS other_id, t.amount_micros AS paid FROM billing_transfer t
+JOIN billing_journal j ON j.id = t.journal_id AND j.kind = 'usage'
+UNION ALL
+SELECT t.credit_id, t.debit_id, -t.amount_micros FROM billing_transfer t
+JOIN billing_journal j ON j.id = t.journal_id AND j.kind = 'usage'
 
 -- invariant: I1 a transfer is in one currency
 SELECT t.id, concat(t.currency, ' between ', d.currency, ' and ', c.currency) FROM billing_transfer t
@@ -50,14 +64,11 @@ SELECT id, concat(total, ' ', currency) FROM (/*MOVED*/) m WHERE kind = 'usage_c
 -- invariant: I6 what a payer was charged follows from the segments
 /*METERS*/, expected AS (SELECT payer_id, sum(micros) AS micros FROM shared GROUP BY payer_id),
 actual AS (
-    SELECT w.id AS payer_id, sum(CASE WHEN t.credit_id = k.id THEN t.amount_micros ELSE -t.amount_micros END) AS micros
-    FROM billing_account w
-    JOIN billing_account p ON p.owner = w.owner AND p.currency = w.currency
-        AND p.kind IN ('wallet', 'promo_grant', 'overrun_expense')
-    JOIN billing_account k ON k.kind = 'usage_clearing' AND k.currency = w.currency
-    JOIN billing_transfer t ON (t.debit_id = p.id AND t.credit_id = k.id) OR (t.debit_id = k.id AND t.credit_id = p.id)
-    JOIN billing_journal j ON j.id = t.journal_id AND j.kind = 'usage'
-    WHERE w.kind = 'wallet' GROUP BY w.id
+    SELECT w.id AS payer_id, sum(u.paid) AS micros FROM (/*USAGE*/) u
+    JOIN billing_account k ON k.id = u.other_id AND k.kind = 'usage_clearing'
+    JOIN billing_account p ON p.id = u.account_id AND p.kind IN ('wallet', 'promo_grant', 'overrun_expense')
+    JOIN billing_account w ON w.owner = p.owner AND w.currency = p.currency AND w.kind = 'wallet'
+    GROUP BY w.id
 )
 SELECT payer_id, concat('posted ', coalesce(a.micros, 0), ', true ', coalesce(e.micros, 0))
 FROM expected e FULL JOIN actual a USING (payer_id) WHERE coalesce(a.micros, 0) <> coalesce(e.micros, 0)
@@ -65,11 +76,8 @@ FROM expected e FULL JOIN actual a USING (payer_id) WHERE coalesce(a.micros, 0) 
 -- invariant: I6 what an owner of hosts earned follows from the segments
 /*METERS*/, expected AS (SELECT payee_id, sum(micros - fee - tax) AS micros FROM shared GROUP BY payee_id),
 actual AS (
-    SELECT h.id AS payee_id, sum(CASE WHEN t.credit_id = h.id THEN t.amount_micros ELSE -t.amount_micros END) AS micros
-    FROM billing_account h
-    JOIN billing_transfer t ON t.debit_id = h.id OR t.credit_id = h.id
-    JOIN billing_journal j ON j.id = t.journal_id AND j.kind = 'usage'
-    WHERE h.kind = 'host_earnings' GROUP BY h.id
+    SELECT h.id AS payee_id, -sum(u.paid) AS micros FROM (/*USAGE*/) u
+    JOIN billing_account h ON h.id = u.account_id AND h.kind = 'host_earnings' GROUP BY h.id
 )
 SELECT payee_id, concat('posted ', coalesce(a.micros, 0), ', true ', coalesce(e.micros, 0))
 FROM expected e FULL JOIN actual a USING (payee_id) WHERE coalesce(a.micros, 0) <> coalesce(e.micros, 0)
