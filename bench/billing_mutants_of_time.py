@@ -218,17 +218,17 @@ MUTANTS = (
         (METERING, *vector("M01", "R01")),
     ),
     Mutant(
-        "floor of the increment",
+        "the beginning of an increment rounded up",
         "billing/close.py",
-        "n0 / 3600 AS c0, n1 / 3600 AS c1 FROM piece",
-        "0 AS c0, (n1 - n0) / 3600 AS c1 FROM piece",
+        "greatest(0, least(s.end_s, %(t0)s) - s.start_s)) / 3600 AS c0,",
+        "greatest(0, least(s.end_s, %(t0)s) - s.start_s) + 3599) / 3600 AS c0,",
         vector("R01", "R02"),
     ),
     Mutant(
         "fee of the increment",
         "billing/close.py",
-        "c0 * bp / 10000 AS f0, c1 * bp / 10000 AS f1",
-        "0 AS f0, (c1 - c0) * bp / 10000 AS f1",
+        "c0 * bp / 10000 AS f0, c1 * bp / 10000 AS f1 FROM",
+        "0 AS f0, (c1 - c0) * bp / 10000 AS f1 FROM",
         vector("H01"),
     ),
 )

@@ -40,10 +40,10 @@ INSERT INTO billing_meterfact (id, reference, seq, member, lane, begins, use, at
 SELECT i, 'lease_' || i, 1, 0, 'compute', true, 'active', {EPOCH_S} - 3600 + i %% 3600, i,
     CASE WHEN i <= %(follow)s THEN 0 ELSE i %% {PRICES} END, 1 + i %% 4, i <= %(follow)s, '', now()
 FROM generate_series(%(first)s::bigint, %(last)s::bigint) i;
-INSERT INTO billing_segment (meter_id, payer_id, fact_id, price_version_id, quantity, rate_micros_per_hour, start_s,
-    base_num, settled, followed)
-SELECT f.meter_id, 1 + f.id %% {PAYERS}, f.id, f.price_version_id, f.quantity, f.quantity * v.price_micros_per_hour,
-    f.at_s, 0, false, false
+INSERT INTO billing_segment (meter_id, payer_id, payee_id, commission_bp, tax_on_commission_bp, shard, fact_id,
+    price_version_id, quantity, rate_micros_per_hour, start_s, base_num, settled, followed)
+SELECT f.meter_id, 1 + f.id %% {PAYERS}, {PAYERS} + 1 + f.id %% {PAYEES}, 1250, 0, 0, f.id,
+    f.price_version_id, f.quantity, f.quantity * v.price_micros_per_hour, f.at_s, 0, false, false
 FROM billing_meterfact f JOIN billing_priceversion v ON v.id = f.price_version_id
 WHERE f.id BETWEEN %(first)s AND %(last)s;
 """

@@ -4,13 +4,13 @@
 the stored figures by what it posts and never brings the instant nearer.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
 from django.db import connection, transaction
 
-from billing import grants, ledger, pricing
+from billing import grants, ledger, pricing, shards
 from billing.models import AccountBalance, Meter, RunningDryWarning
 from billing.models.accounts import AccountKind
 
@@ -28,7 +28,7 @@ WITH closed AS (
     FROM generate_series(0, (SELECT max(shard) FROM billing_billingrun)) n
 ), wallet AS NOT MATERIALIZED (
     SELECT account_id AS payer_id, coalesce((SELECT ends FROM closed)[shard + 1], 0) AS to_s
-    FROM billing_accountbalance WHERE %(payers)s::bigint[] IS NULL OR account_id = ANY(%(payers)s)
+    FROM billing_accountbalance WHERE account_id = ANY(%(payers)s)
 ), live AS (
     SELECT s.payer_id, s.start_s, s.end_s, s.rate_micros_per_hour AS rate, w.to_s,
         s.base_num - coalesce(m.void_num, 0) + s.rate_micros_per_hour * greatest(0, least(s.end_s, w.to_s) - s.start_s)
@@ -36,13 +36,13 @@ WITH closed AS (
     FROM billing_segment s JOIN wallet w ON w.payer_id = s.payer_id
     LEFT JOIN billing_meter m ON m.id = s.meter_id AND m.void_num <> 0
     WHERE NOT s.settled AND (s.end_s IS NULL OR s.end_s > least(%(at_s)s, w.to_s))
-        AND (%(payers)s::bigint[] IS NULL OR s.payer_id = ANY(%(payers)s))
+        AND s.payer_id = ANY(%(payers)s)
 ), ended AS (
     SELECT DISTINCT ON (s.meter_id) s.payer_id, s.meter_id, w.to_s,
         (s.base_num - m.void_num + s.rate_micros_per_hour * (s.end_s - s.start_s)) %% 3600 AS num
     FROM billing_segment s JOIN wallet w ON w.payer_id = s.payer_id JOIN billing_meter m ON m.id = s.meter_id
     WHERE NOT s.settled AND NOT s.followed AND s.end_s <= w.to_s
-        AND (%(payers)s::bigint[] IS NULL OR s.payer_id = ANY(%(payers)s))
+        AND s.payer_id = ANY(%(payers)s)
     ORDER BY s.meter_id, s.start_s DESC, s.end_s DESC, s.id DESC
 ), rest AS (
     SELECT payer_id, num FROM ended e WHERE NOT EXISTS (
@@ -75,9 +75,39 @@ FROM due WHERE due.account_id = b.account_id
 RETURNING b.account_id, due.next_s
 """
 REFRESH = STORE.replace("/*PAYERS*/", SUMS)
-# PostgreSQL sums with all its workers only where nothing is written in the same statement.
-SUM_ALL = f"CREATE TEMP TABLE billing_burn ON COMMIT DROP AS {SUMS}"
-STORE_ALL = STORE.replace("/*PAYERS*/", "SELECT * FROM billing_burn")
+# All wallets of a shard: the end of its last close is one number then, and PostgreSQL sums with all its workers, which
+# it does only where nothing else is read or written in the same statement. `rest` is added to it: those are few.
+SUM_ALL = """
+CREATE TEMP TABLE billing_burn ON COMMIT DROP AS
+SELECT payer_id,
+    sum(CASE WHEN start_s <= %(at_s)s AND (end_s IS NULL OR end_s > %(at_s)s) THEN rate ELSE 0 END) AS burn,
+    min(CASE WHEN start_s > %(at_s)s THEN start_s WHEN end_s > %(at_s)s THEN end_s END) AS next_s,
+    sum(rate * (greatest(0, least(end_s, %(at_s)s) - start_s) - greatest(0, least(end_s, %(to_s)s) - start_s))
+        + CASE WHEN start_s <= %(to_s)s AND (end_s IS NULL OR end_s > %(to_s)s)
+            THEN (base + rate * (%(to_s)s - start_s)) %% 3600 ELSE 0 END) AS accrued_num
+FROM (
+    SELECT s.payer_id, s.start_s, s.end_s, s.rate_micros_per_hour AS rate, s.base_num - coalesce(m.void_num, 0) AS base
+    FROM billing_segment s LEFT JOIN billing_meter m ON m.id = s.meter_id AND m.void_num <> 0
+    WHERE NOT s.settled AND s.shard = %(shard)s AND (s.end_s IS NULL OR s.end_s > least(%(at_s)s, %(to_s)s))
+) live GROUP BY payer_id
+"""
+REST_ALL = """
+INSERT INTO billing_burn (payer_id, burn, next_s, accrued_num)
+SELECT payer_id, 0, NULL, sum(num) FROM (
+    SELECT DISTINCT ON (s.meter_id) s.payer_id, s.meter_id,
+        (s.base_num - m.void_num + s.rate_micros_per_hour * (s.end_s - s.start_s)) %% 3600 AS num
+    FROM billing_segment s JOIN billing_meter m ON m.id = s.meter_id
+    WHERE NOT s.settled AND NOT s.followed AND s.end_s <= %(to_s)s AND s.shard = %(shard)s
+    ORDER BY s.meter_id, s.start_s DESC, s.end_s DESC, s.id DESC
+) e WHERE NOT EXISTS (SELECT FROM billing_segment s WHERE s.meter_id = e.meter_id AND s.start_s <= %(to_s)s
+    AND (s.end_s IS NULL OR s.end_s > %(to_s)s))
+GROUP BY payer_id
+"""
+SUMMED = """
+SELECT payer_id, sum(burn)::bigint AS burn, min(next_s) AS next_s, sum(accrued_num)::bigint AS accrued_num
+FROM billing_burn GROUP BY payer_id
+"""
+STORE_ALL = STORE.replace("/*PAYERS*/", SUMMED).replace("WHERE a.kind", "WHERE b.shard = %(shard)s AND a.kind")
 # Wallets whose burn changes at known seconds, and that have no credit: piece by piece until one does not suffice.
 AHEAD = """
 WITH step AS (
@@ -146,7 +176,21 @@ def refresh_all(*, at: datetime) -> int:
     """Compute every wallet's instant from nothing; return how many there are."""
     with connection.cursor() as cursor:
         cursor.execute(LOCK_ALL)
-    return _refresh(None, at_s=int(at.timestamp()))
+    credits = grants.credits_of(None)
+    return sum(_refresh_shard(shard, credits, at_s=int(at.timestamp())) for shard in range(shards.count()))
+
+
+def _refresh_shard(shard: int, credits: Mapping[int, list[pricing.Credit]], *, at_s: int) -> int:
+    facts = {
+        "at_s": at_s, "to_s": shards.closed_to_s(shard), "shard": shard, "payers": None, "horizon_s": HORIZON_S
+    }  # fmt: skip
+    with connection.cursor() as cursor:
+        cursor.execute("DROP TABLE IF EXISTS pg_temp.billing_burn")
+        for sums in (SUM_ALL, REST_ALL, STORE_ALL):
+            cursor.execute(sums, facts)
+        ahead = dict(cursor.fetchall())
+    _look_ahead(ahead, credits, at_s=at_s)
+    return len(ahead)
 
 
 def due(*, at: datetime) -> list[UUID]:
@@ -202,21 +246,21 @@ def warn_due(*, at: datetime) -> list[RunningDryWarning]:
     return new
 
 
-def _refresh(accounts: list[int] | None, *, at_s: int) -> int:
-    facts = {"at_s": at_s, "payers": accounts, "horizon_s": HORIZON_S}
-    credits = grants.credits_of(accounts)
+def _refresh(accounts: list[int], *, at_s: int) -> None:
     with connection.cursor() as cursor:
-        if accounts is None:
-            cursor.execute("DROP TABLE IF EXISTS pg_temp.billing_burn")
-            cursor.execute(SUM_ALL, facts)
-        cursor.execute(STORE_ALL if accounts is None else REFRESH, facts)
+        cursor.execute(REFRESH, {"at_s": at_s, "payers": accounts, "horizon_s": HORIZON_S})
         ahead = dict(cursor.fetchall())
-        changing = sorted(account_id for account_id, next_s in ahead.items() if next_s and account_id not in credits)
-        if changing:
-            cursor.execute(AHEAD, facts | {"payers": changing})
+    _look_ahead(ahead, grants.credits_of(accounts), at_s=at_s)
+
+
+def _look_ahead(ahead: Mapping[int, int | None], credits: Mapping[int, list[pricing.Credit]], *, at_s: int) -> None:
+    """Correct the instants of wallets (by account, with the second of their next change) that more is known of."""
+    changing = sorted(account_id for account_id, next_s in ahead.items() if next_s and account_id not in credits)
+    if changing:
+        with connection.cursor() as cursor:
+            cursor.execute(AHEAD, {"at_s": at_s, "payers": changing, "horizon_s": HORIZON_S})
     for account_id in sorted(credits.keys() & ahead.keys()):
         _walk(account_id, credits=credits[account_id], at_s=at_s)
-    return len(ahead)
 
 
 def _walk(account_id: int, *, credits: list[pricing.Credit], at_s: int) -> None:

@@ -95,11 +95,14 @@ SELECT id, concat('base ', base_num, ', chain ', coalesce(chain, 0)) FROM (
     FROM billing_segment WINDOW w AS (PARTITION BY meter_id ORDER BY start_s, end_s NULLS LAST, id)
 ) s WHERE base_num <> coalesce(chain, 0) OR start_s < before_s OR open > 1
 
--- invariant: I7 a segment burns the money of its meter's payer, and a remainder is carried once
-SELECT s.id, concat('payer ', s.payer_id, ', of its meter ', m.payer_id, ', followed ', s.followed)
+-- invariant: I7 a segment is of its meter's payer, payee and shares, and a remainder is carried once
+SELECT s.id, concat('payer ', s.payer_id, ', of its meter ', m.payer_id, ', payee ', s.payee_id, ', of its meter ',
+    m.payee_id, ', followed ', s.followed)
 FROM (SELECT *, lead(start_s) OVER (PARTITION BY meter_id ORDER BY start_s, end_s NULLS LAST, id) AS next_s
     FROM billing_segment) s JOIN billing_meter m ON m.id = s.meter_id
-WHERE s.payer_id <> m.payer_id OR s.settled <> (m.settled_at IS NOT NULL)
+WHERE (s.payer_id, s.payee_id, s.commission_bp, s.tax_on_commission_bp, s.shard)
+        <> (m.payer_id, m.payee_id, m.commission_bp, m.tax_on_commission_bp, m.shard)
+    OR s.settled <> (m.settled_at IS NOT NULL)
     OR (s.followed AND s.next_s IS DISTINCT FROM s.end_s)
 
 -- invariant: I7 a rate is its price times its quantity

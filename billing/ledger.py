@@ -32,24 +32,9 @@ LIMITED = frozenset(
 )
 
 CLAIMED = ("key", "kind", "request_hash", "effective_at", "posted_at", "reverses_id", "corrects_id", "memo", "by")
-# Key, transfers and balances in one statement: it does all of it, or nothing because the key has posted before.
-POST = """
-WITH claimed AS (
-    INSERT INTO billing_journal
-        (key, kind, request_hash, effective_at, posted_at, reverses_id, corrects_id, memo, by)
-    VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s) ON CONFLICT (key) DO NOTHING RETURNING id
-), moved AS (
-    INSERT INTO billing_transfer (journal_id, debit_id, credit_id, amount_micros, currency)
-    SELECT c.id, l.debit, l.credit, l.amount, l.currency
-    FROM claimed c CROSS JOIN unnest(%s::bigint[], %s::bigint[], %s::bigint[], %s::text[]) WITH ORDINALITY
-        AS l(debit, credit, amount, currency, position) ORDER BY l.position
-), added AS (
-    UPDATE billing_accountbalance b SET balance_micros = b.balance_micros + d.amount
-    FROM claimed c CROSS JOIN unnest(%s::bigint[], %s::bigint[]) AS d(account_id, amount)
-    WHERE b.account_id = d.account_id
-)
-SELECT id FROM claimed
-"""
+# Migration 0007: key, transfers and balances in one call. It does all of it, or nothing (and is null) because the key
+# has posted before.
+POST = "SELECT billing_post(%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s)"
 
 
 class PostingKeyReused(DomainError):
@@ -153,8 +138,6 @@ def post(
 
 def _post_once(journal: Journal, legs: Sequence[Leg]) -> Journal:
     deltas = _deltas(legs)
-    if len(deltas) > 1:  # one row is locked by its own update
-        lock(deltas)
     sides: list[Any] = [
         [leg.debit.pk for leg in legs],
         [leg.credit.pk for leg in legs],
@@ -162,12 +145,11 @@ def _post_once(journal: Journal, legs: Sequence[Leg]) -> Journal:
     ]
     moved = [*sides, [leg.debit.currency for leg in legs], list(deltas), list(deltas.values())]
     with connection.cursor() as cursor:
-        # The unique key decides which of two callers posts; the other waits here for its commit and finds it.
         cursor.execute(POST, [*(getattr(journal, field) for field in CLAIMED), *moved])
-        claimed = cursor.fetchone()
-    if claimed is None:
+        (posted,) = cursor.fetchone()
+    if posted is None:
         return _replayed(Journal.objects.get(key=journal.key), journal.request_hash)
-    (journal.pk,) = claimed
+    journal.pk = posted
     return journal
 
 

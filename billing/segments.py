@@ -12,6 +12,7 @@ from billing.models import Meter, MeterFact, PriceVersion, Segment, Void
 from billing.models.meters import Lane, Use
 
 log = logging.getLogger(__name__)
+AS_ITS_METER = ("payer_id", "payee_id", "commission_bp", "tax_on_commission_bp", "shard")
 FOREVER_S = 2**40  # after every end; a numerator "for good" is one at this second
 
 
@@ -122,7 +123,7 @@ def rewrite(*, reference: str, member: int, lane: Lane) -> None:
     Segment.objects.bulk_create(
         Segment(
             **vars(piece),
-            payer_id=own[piece.meter_id].payer_id,
+            **{name: getattr(own[piece.meter_id], name) for name in AS_ITS_METER},
             settled=own[piece.meter_id].settled_at is not None,
         )
         for piece in wanted

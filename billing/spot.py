@@ -21,11 +21,11 @@ WITH cut AS (
     RETURNING s.*
 )
 INSERT INTO billing_segment
-    (meter_id, payer_id, fact_id, price_version_id, quantity, rate_micros_per_hour, start_s, end_s, base_num, settled,
-    followed)
-SELECT meter_id, payer_id, fact_id, %(version)s, quantity, quantity * %(price)s, %(from_s)s, NULL,
-    base_num + rate_micros_per_hour * (%(from_s)s - start_s), false, false
-FROM cut
+    (meter_id, payer_id, payee_id, commission_bp, tax_on_commission_bp, shard, fact_id, price_version_id, quantity,
+    rate_micros_per_hour, start_s, end_s, base_num, settled, followed)
+SELECT meter_id, payer_id, payee_id, commission_bp, tax_on_commission_bp, shard, fact_id, %(version)s, quantity,
+    quantity * %(price)s, %(from_s)s, NULL, base_num + rate_micros_per_hour * (%(from_s)s - start_s), false, false
+FROM cut ORDER BY meter_id
 """
 
 

@@ -1,6 +1,7 @@
 """Accounts, and what moves money between them. A transfer moves an amount from `debit` to `credit`, so the balance of
 an account is its credits less its debits, and one row cannot be out of balance."""
 
+from django.contrib.postgres.indexes import BrinIndex
 from django.db import models
 from django.db.models import F, Q
 
@@ -81,18 +82,32 @@ class AccountBalance(models.Model):
 class Journal(models.Model):
     """One business event. `key` is its business identity, so that a second posting of it finds the first."""
 
-    key = models.CharField(max_length=200, unique=True)
+    key = models.CharField(max_length=200)
     kind = models.CharField(max_length=20)
     request_hash = models.CharField(max_length=64)
     effective_at = models.DateTimeField()
     posted_at = models.DateTimeField()
-    reverses = models.OneToOneField("self", models.PROTECT, null=True, blank=True, related_name="reversed_by")
-    corrects = models.ForeignKey("self", models.PROTECT, null=True, blank=True, related_name="corrections")
+    reverses = models.ForeignKey(
+        "self", models.PROTECT, null=True, blank=True, related_name="reversals", db_index=False
+    )
+    corrects = models.ForeignKey(
+        "self", models.PROTECT, null=True, blank=True, related_name="corrections", db_index=False
+    )
     memo = models.CharField(max_length=300, blank=True, default="")
     by = models.CharField(max_length=100, blank=True, default="")
 
     class Meta:
-        indexes = [models.Index(fields=["effective_at"], name="journal_by_time")]
+        # Every posting pays for every index: the rare ones are partial, and time, which comes in order, is a BRIN.
+        constraints = [
+            models.UniqueConstraint(fields=["key"], name="journal_key_posts_once"),
+            models.UniqueConstraint(
+                fields=["reverses"], condition=Q(reverses__isnull=False), name="journal_is_reversed_once"
+            ),
+        ]
+        indexes = [
+            models.Index(fields=["corrects"], name="journal_corrections", condition=Q(corrects__isnull=False)),
+            BrinIndex(fields=["effective_at"], name="journal_by_time"),
+        ]
 
     def __str__(self) -> str:
         return self.key

@@ -107,9 +107,14 @@ class Segment(models.Model):
     """[start_s, end_s) of a meter at one price. `base_num` is the exact numerator of the meter before it."""
 
     meter = models.ForeignKey(Meter, models.PROTECT, related_name="segments")
-    # As its meter: what burns a wallet's money is summed without looking at the meters.
-    payer = models.ForeignKey(Account, models.PROTECT, related_name="+", db_index=False)
-    fact = models.ForeignKey(MeterFact, models.PROTECT, related_name="+")
+    # As its meter, which never changes them: the close and what burns a wallet's money are summed without a look at the
+    # meters. Their keys are the meter's, and reconcile compares.
+    payer = models.ForeignKey(Account, models.PROTECT, related_name="+", db_index=False, db_constraint=False)
+    payee = models.ForeignKey(Account, models.PROTECT, related_name="+", db_index=False, db_constraint=False)
+    commission_bp = models.SmallIntegerField()
+    tax_on_commission_bp = models.SmallIntegerField(default=0)
+    shard = models.SmallIntegerField(default=0)
+    fact = models.ForeignKey(MeterFact, models.PROTECT, related_name="+", db_index=False)
     price_version = models.ForeignKey(PriceVersion, models.PROTECT, related_name="+", db_index=False)
     quantity = models.IntegerField()
     rate_micros_per_hour = models.BigIntegerField()  # unit price x quantity, multiplied here and nowhere else

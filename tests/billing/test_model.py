@@ -148,8 +148,10 @@ class Batch:
             for s in own:
                 rate = s.price * s.quantity
                 yield Segment(
-                    meter=meter, payer=meter.payer, fact=next(facts), price_version=self._price(s.price),
-                    quantity=s.quantity, rate_micros_per_hour=rate, start_s=BEGIN_S + s.start,
+                    meter=meter, payer=meter.payer, payee=meter.payee, commission_bp=meter.commission_bp,
+                    tax_on_commission_bp=meter.tax_on_commission_bp, fact=next(facts),
+                    price_version=self._price(s.price), quantity=s.quantity, rate_micros_per_hour=rate,
+                    start_s=BEGIN_S + s.start,
                     end_s=None if s.end is None else BEGIN_S + s.end, base_num=base,
                 )  # fmt: skip
                 base += rate * s.length(10**12 if s.end is not None else 0)

@@ -40,7 +40,7 @@ def _broken(**changes: object) -> set[str]:
     metering.finish(reference=lease, at=after(10), ended_by="tenant")
     assert reconcile.findings() == []
     for field, value in changes.items():
-        model = Segment if hasattr(Segment, field) else Meter
+        model = Meter if hasattr(Meter, field) else Segment
         model._default_manager.update(**{field: value})
     return {finding.invariant[:2] for finding in reconcile.findings()}
 
@@ -61,6 +61,17 @@ def _broken(**changes: object) -> set[str]:
 )
 def test_a_changed_row_breaks_its_invariant(change: dict[str, object], invariant: str) -> None:
     assert invariant in _broken(**change)
+
+
+@pytest.mark.parametrize("change", [{"commission_bp": 9_999}, {"tax_on_commission_bp": 1}, {"shard": 1}, {"payee": 1}])
+def test_a_segment_that_differs_from_its_meter_is_named(change: dict[str, int]) -> None:
+    run(payer=make_owner(10_000_000), price=make_price(1_000_000), at=after(-100))
+    if "payee" in change:
+        change = {"payee": Segment.objects.get().payer_id}
+
+    Segment.objects.update(**change)
+
+    assert {finding.invariant[:2] for finding in reconcile.findings()} == {"I7"}
 
 
 def test_what_was_written_cannot_be_changed() -> None:
