@@ -1,10 +1,11 @@
 """Billing beside its controls, interleaved in one run on one durable PostgreSQL: ratios, with their spread.
 
-    python bench/billing.py [--meters N] [--rounds N] [--linear-to N]
+    python bench/billing.py [--meters N] [--rounds N] [--linear-to N] [--part rounds|linear]
 
-Writes bench/out/billing.json. Every round runs every variant, in rotated order; reconcile must find nothing afterwards,
-or the run fails and counts for nothing. Controls: django-hordak (its own environment, made on first use), pgbench's
-TPC-B with 1 and 16 clients.
+Writes bench/out/billing.json, after every round and every part (`--part rounds`, `--part linear` run one of them).
+Every round runs every variant, in rotated order; reconcile must find nothing afterwards, or the part fails and counts
+for nothing ("proved" stays false). Controls: django-hordak (its own environment, made on first use), pgbench's TPC-B
+with 1 and 16 clients.
 """
 
 import argparse
@@ -18,6 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import traceback
 import venv
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -28,7 +30,12 @@ from urllib.parse import unquote, urlsplit
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "platform"), str(ROOT / "bench")]
 HORDAK = ROOT / "var" / "bench-hordak"
+OUT = ROOT / "bench" / "out" / "billing.json"
 BATCH = 8_000
+FIGURES = (
+    "close_1m_s", "close_vs_hordak", "close_5m_s", "batch_vs_tpcb16", "single_vs_tpcb", "django_path_vs_hordak",
+    "exhaustion_1m_s", "price_change_100k_s",
+)  # fmt: skip
 
 SINGLE = """
 \\set payer random(1, 10000)
@@ -119,7 +126,7 @@ class Hordak:
 class Variants:
     """One measurement each, in its own unit; every call moves the world on by itself."""
 
-    def __init__(self, server: Server, hordak: Hordak, *, meters: int, seconds: int) -> None:
+    def __init__(self, server: Server, hordak: Hordak | None, *, meters: int, seconds: int) -> None:
         self.server, self.hordak, self.meters, self.seconds = server, hordak, meters, seconds
         self.hours = self.batches = self.posts = self.moves = 0
         self.script = Path(tempfile.mkstemp(suffix=".sql")[1])
@@ -158,10 +165,14 @@ class Variants:
         )  # fmt: skip
 
     def hordak_transfer_s(self) -> float:
-        return self.hordak.seconds_each("transfer", 40)
+        return self._control().seconds_each("transfer", 40)
 
     def hordak_checked_s(self) -> float:
-        return self.hordak.seconds_each("checked", 40)
+        return self._control().seconds_each("checked", 40)
+
+    def _control(self) -> Hordak:
+        assert self.hordak is not None
+        return self.hordak
 
     def django_path_s(self) -> float:
         from billing import ledger
@@ -203,17 +214,11 @@ NAMES = (
 )  # fmt: skip
 
 
-def measure(variants: Variants, rounds: int) -> list[dict[str, float]]:
-    found = []
-    for number in range(rounds):
-        shift = number % len(NAMES)
-        order = NAMES[shift:] + NAMES[:shift]
-        found.append({name: getattr(variants, name)() for name in order})
-        print(
-            f"round {number + 1}: " + ", ".join(f"{k} {v:.4g}" for k, v in found[-1].items()),
-            file=sys.stderr,
-            flush=True,
-        )
+def measure(variants: Variants, number: int) -> dict[str, float]:
+    shift = number % len(NAMES)
+    found = {name: getattr(variants, name)() for name in NAMES[shift:] + NAMES[:shift]}
+    said = ", ".join(f"{name} {value:.4g}" for name, value in found.items())
+    print(f"round {number + 1}: {said}", file=sys.stderr, flush=True)
     return found
 
 
@@ -236,33 +241,62 @@ def figures(rounds: list[dict[str, float]], *, meters: int) -> dict[str, Any]:
 
 
 def prove() -> None:
+    """Run every query of reconcile; the slow ones say how slow."""
+    from django.db import connection
+
     from billing import reconcile
 
-    found = reconcile.findings()
-    if found:
-        raise SystemExit(f"the books are wrong, no figure counts: {found[:5]}")
+    with connection.cursor() as cursor:
+        for invariant, query in reconcile.checks().items():
+            spent_s = timed(lambda query=query: cursor.execute(query))  # type: ignore[misc]
+            found = cursor.fetchmany(5)
+            if spent_s > 5:
+                print(f"proved in {spent_s:.1f} s: {invariant}", file=sys.stderr, flush=True)
+            if found:
+                raise SystemExit(f"the books are wrong, no figure counts: {invariant}: {found}")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--meters", type=int, default=1_000_000)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--linear-to", type=int, default=5_000_000, help="0 leaves the larger close out")
+    parser.add_argument("--linear-to", type=int, default=5_000_000, help="meters of the larger close")
     parser.add_argument("--seconds", type=int, default=5, help="of each run of pgbench")
+    parser.add_argument("--part", choices=list(PARTS), action="append", help="one part only; the other's figures stay")
     asked = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="gpuyard-bench-", ignore_cleanup_errors=True) as folder:
-        server = Server(Path(folder))
-        try:
-            result = run(server, asked)
-        finally:
-            server.postgres.stop()
-    out = ROOT / "bench" / "out" / "billing.json"
-    out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_text(json.dumps(result, indent=1) + "\n")
-    print(json.dumps(result))
+    for part in asked.part or list(PARTS):
+        with tempfile.TemporaryDirectory(prefix="gpuyard-bench-", ignore_cleanup_errors=True) as folder:
+            server = Server(Path(folder))
+            try:
+                # Django keeps its connections for a process: each part has one of its own, and its own server.
+                child = os.fork() or os._exit(_in_child(part, server, asked))
+                if os.waitpid(child, 0)[1]:
+                    raise SystemExit(f"part {part} did not end well: its figures do not count")
+            finally:
+                server.postgres.stop()
+    print(json.dumps({name: value for name, value in json.loads(OUT.read_text()).items() if name != "rounds"}))
 
 
-def run(server: Server, asked: argparse.Namespace) -> dict[str, Any]:
+def _in_child(part: str, server: Server, asked: argparse.Namespace) -> int:
+    try:
+        PARTS[part](server, asked)
+    except BaseException:
+        traceback.print_exc()
+        return 1
+    return 0
+
+
+def keep(figures: dict[str, Any]) -> None:
+    """Put figures into the result as soon as they are there; what another part has found stays."""
+    OUT.parent.mkdir(parents=True, exist_ok=True)
+    before = json.loads(OUT.read_text()) if OUT.exists() else dict.fromkeys(FIGURES)
+    machine = f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}, Python {platform.python_version()}"
+    stamp = {"machine": machine, "date": f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC"}
+    OUT.write_text(json.dumps(before | stamp | figures, indent=1) + "\n")
+
+
+def _world(server: Server, asked: argparse.Namespace) -> float:
+    """Make the databases and load the meters; return the seconds that loading took."""
     import psycopg
 
     with psycopg.connect(server.postgres.url("postgres"), autocommit=True) as admin:
@@ -279,55 +313,62 @@ def run(server: Server, asked: argparse.Namespace) -> dict[str, Any]:
     from django.core.management import call_command
 
     call_command("migrate", verbosity=0)
+    return timed(lambda: billing_world.load(meters=asked.meters, follow=min(100_000, asked.meters)))
+
+
+def rounds_part(server: Server, asked: argparse.Namespace) -> None:
+    """Every variant beside its control, in rounds; what the rounds so far say is kept after each."""
+    loading_s = _world(server, asked)
+    import billing_world
+
+    billing_world.constrain()
     _init_tpcb(server)
     hordak = Hordak(server.postgres.url("hordak"))
-    loading_s = timed(lambda: billing_world.load(meters=asked.meters, follow=min(100_000, asked.meters)))
-    billing_world.constrain()
     variants = Variants(server, hordak, meters=asked.meters, seconds=asked.seconds)
     variants.close_s()  # the first close of a cold cache counts for nobody
-    rounds = measure(variants, asked.rounds)
+    about = {"meters": asked.meters, "payers": billing_world.PAYERS, "loading_s": round(loading_s, 1)}
+    rounds: list[dict[str, float]] = []
+    for number in range(asked.rounds):
+        rounds.append(measure(variants, number))
+        keep({**about, "proved": False, "rounds": rounds, **figures(rounds, meters=asked.meters)})
     prove()
-    result = {
-        "machine": f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}, Python {platform.python_version()}",
-        "date": f"{datetime.now(UTC):%Y-%m-%d}",
-        "meters": asked.meters, "payers": billing_world.PAYERS, "rounds": rounds, "loading_s": round(loading_s, 1),
-        **figures(rounds, meters=asked.meters),
-    }  # fmt: skip
-    if asked.linear_to > asked.meters:
-        result |= _larger(variants, billing_world, asked, result)
-    return result
+    keep({"proved": True})
 
 
 def _init_tpcb(server: Server) -> None:
     subprocess.run([*server.pgbench, "-i", "-s", "16", "-q"], env=server.environment, check=True, capture_output=True)
 
 
-def _larger(variants: Variants, world: Any, asked: argparse.Namespace, result: dict[str, Any]) -> dict[str, Any]:
+def linear_part(server: Server, asked: argparse.Namespace) -> None:
+    """Close the same books at both sizes: is five times the work five times the time?"""
     from django.db import connection
 
-    with connection.cursor() as cursor:
-        cursor.execute("ALTER TABLE billing_segment DROP CONSTRAINT meter_has_one_price_at_a_time")
-    # New meters began before the closed range: they are posted with the next close, which is not measured.
-    world.grow(first=asked.meters + 1, last=asked.linear_to)
-    with connection.cursor() as cursor:
-        cursor.execute(
-            "UPDATE billing_segment SET start_s = %s + meter_id %% 3600 WHERE meter_id > %s",
-            [world.EPOCH_S + 3600 * variants.hours, asked.meters],
-        )
-        cursor.execute("VACUUM ANALYZE billing_segment")
+    _world(server, asked)
+    import billing_world as world
+
+    # No control and no price move here: the first close beside the fifth is all that is asked.
+    variants = Variants(server, None, meters=asked.meters, seconds=asked.seconds)
     variants.close_s()
-    small, large = (
-        result["close_1m_s"] * asked.meters / 1_000_000,
-        statistics.median(variants.close_s() for _ in range(3)),
-    )
-    prove()
+    small = [variants.close_s() for _ in range(3)]
+    begin_s = world.EPOCH_S + 3600 * variants.hours
+    world.grow(first=asked.meters + 1, last=asked.linear_to, begin_s=begin_s)
+    with connection.cursor() as cursor:
+        cursor.execute("CHECKPOINT")
+    variants.close_s()  # half of their first hour, and a cold cache
+    large = [variants.close_s() for _ in range(3)]
+    print(f"closes: {small} of {asked.meters}, {large} of {asked.linear_to}", file=sys.stderr, flush=True)
     scale = asked.linear_to / asked.meters
-    return {
-        "close_5m_s": round(large * 5_000_000 / asked.linear_to, 4),
-        "close_linearity": round(large / (small * scale), 4),
+    found = {
+        "close_5m_s": round(statistics.median(large) * 5_000_000 / asked.linear_to, 4),
+        "close_linearity": round(statistics.median(large) / (statistics.median(small) * scale), 4),
         "linear_to": asked.linear_to,
     }
+    keep({**found, "linear_proved": False})
+    prove()
+    keep({"linear_proved": True})
 
+
+PARTS: dict[str, Callable[[Server, argparse.Namespace], None]] = {"rounds": rounds_part, "linear": linear_part}
 
 if __name__ == "__main__":
     main()

@@ -1,6 +1,6 @@
 """Seeded defects in ledger, payments and terms. Each is one replacement, with the tests that must catch it."""
 
-from billing_mutant import DOORS, MODEL, RECONCILE, TERMS, Mutant, vector
+from billing_mutant import DOORS, HOLDS, MODEL, RECONCILE, TERMS, Mutant, vector
 
 MUTANTS = (
     Mutant(
@@ -74,7 +74,7 @@ MUTANTS = (
         "billing/wallets.py",
         "    ledger.lock([wallet.pk])\n    exhaustion.refresh(accounts=[wallet.pk], at=at)\n    return AccountBalance",
         "    return AccountBalance",
-        vector("B05"),
+        (HOLDS,),
     ),
     Mutant(
         "a hold is captured twice",
@@ -93,10 +93,25 @@ MUTANTS = (
     Mutant(
         "an unknown payout is sent again",
         "billing/payouts.py",
+        "            answer = provider.find(key=payout.key)\n        elif Payout",
+        "            answer = provider.pay_out("
+        "key=payout.key, amount_minor=payout.amount_minor, currency='USD', to='')\n        elif Payout",
+        vector("I05"),
+    ),
+    Mutant(
+        "an unknown payout is never looked up",
+        "billing/payouts.py",
         "        if payout.state == IntentState.UNKNOWN:\n"
         "            answer = provider.find(key=payout.key)\n        elif",
         "        if",
-        vector("I05"),
+        (TERMS,),
+    ),
+    Mutant(
+        "what a refusal gave back waits again",
+        "billing/payouts.py",
+        '.exclude(journal__kind="payout")',
+        "",
+        (DOORS,),
     ),
     Mutant(
         "refunds beyond what was captured",

@@ -37,7 +37,7 @@ SELECT i, 1 + i %% {PAYERS}, {PAYERS} + 1 + i %% {PAYEES}, 'lease_' || i, 0, 'ac
     false, '', 0, false FROM generate_series(%(first)s::bigint, %(last)s::bigint) i;
 INSERT INTO billing_meterfact (id, reference, seq, member, lane, begins, use, at_s, meter_id, price_version_id,
     quantity, follows, cause, received_at)
-SELECT i, 'lease_' || i, 1, 0, 'compute', true, 'active', {EPOCH_S} - 3600 + i %% 3600, i,
+SELECT i, 'lease_' || i, 1, 0, 'compute', true, 'active', %(begin_s)s + i %% 3600, i,
     CASE WHEN i <= %(follow)s THEN 0 ELSE i %% {PRICES} END, 1 + i %% 4, i <= %(follow)s, '', now()
 FROM generate_series(%(first)s::bigint, %(last)s::bigint) i;
 INSERT INTO billing_segment (meter_id, payer_id, payee_id, commission_bp, tax_on_commission_bp, shard, fact_id,
@@ -60,11 +60,11 @@ def load(*, meters: int, follow: int) -> None:
             cursor.execute(f"SELECT setval({name}, (SELECT max(id) + 1 FROM billing_{table}))")
 
 
-def grow(*, first: int, last: int, follow: int = 0) -> None:
-    """Add meters `first` to `last`."""
+def grow(*, first: int, last: int, follow: int = 0, begin_s: int = EPOCH_S - 3600) -> None:
+    """Add meters `first` to `last`, which begin within the hour after `begin_s`."""
     with connection.cursor() as cursor:
         cursor.execute("SET session_replication_role = replica")
-        cursor.execute(METERS, {"first": first, "last": last, "follow": follow})
+        cursor.execute(METERS, {"first": first, "last": last, "follow": follow, "begin_s": begin_s})
         cursor.execute("SET session_replication_role = DEFAULT")
         cursor.execute("VACUUM ANALYZE")
 

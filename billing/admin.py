@@ -1,20 +1,17 @@
 """The books in the operators' admin: everything to look at, nothing to edit. Acts go through the domain."""
 
 from typing import Any
-from uuid import uuid4
 
 from django import forms
 from django.contrib import admin, messages
 from django.contrib.admin.widgets import AdminSplitDateTime
-from django.core.exceptions import PermissionDenied
+from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
-from django.template.response import TemplateResponse
-from django.urls import URLPattern, path, reverse
+from django.urls import URLPattern
 
 from apikit import clock
 from apikit.errors import DomainError
-from billing import currencies, models, operator_acts, price_list, pricing
-from tenants import organizations
+from billing import admin_acts, models, operator_acts, price_list, pricing
 
 
 class ReadOnly(admin.ModelAdmin):  # type: ignore[type-arg]
@@ -30,26 +27,6 @@ class ReadOnly(admin.ModelAdmin):  # type: ignore[type-arg]
 
     def has_delete_permission(self, request: HttpRequest, obj: object = None) -> bool:
         return False
-
-
-class CreditForm(forms.Form):
-    organization = forms.ModelChoiceField(queryset=organizations.by_name())
-    currency = forms.ChoiceField(choices=[(code, code) for code in sorted(currencies.CURRENCIES)])
-    amount = forms.CharField(max_length=20, help_text="As a bank writes it: 12.34")
-    reason = forms.CharField(max_length=200)
-    key = forms.CharField(widget=forms.HiddenInput, max_length=64)  # one form credits once, however often it is sent
-
-    def clean(self) -> dict[str, Any]:
-        asked: dict[str, Any] = super().clean() or self.cleaned_data
-        if "amount" in asked and "currency" in asked:
-            exponent = currencies.get(asked["currency"]).minor_exponent
-            try:
-                asked["amount_micros"] = pricing.parse_amount(asked["amount"], minor_exponent=exponent)
-            except ValueError as error:
-                raise forms.ValidationError(str(error)) from error
-            if asked["amount_micros"] == 0:
-                raise forms.ValidationError("Nothing would be credited.")
-        return asked
 
 
 @admin.register(models.Account)
@@ -72,34 +49,7 @@ class AccountAdmin(ReadOnly):
         return str(account.limited.exhaust_at or "") if hasattr(account, "limited") else ""
 
     def get_urls(self) -> list[URLPattern]:
-        credit = path("credit/", self.admin_site.admin_view(self.credit_view), name="billing_account_credit")
-        return [credit, *super().get_urls()]
-
-    def credit_view(self, request: HttpRequest) -> HttpResponse:
-        """Credit a tenant with a reason; the books and the audit log keep both."""
-        if not request.user.has_perm("billing.add_journal"):
-            raise PermissionDenied
-        form = CreditForm(request.POST if request.method == "POST" else None, initial={"key": uuid4().hex})
-        if form.is_valid():
-            asked = form.cleaned_data
-            operator_acts.credit(
-                owner=asked["organization"].pk,
-                currency=asked["currency"],
-                amount_micros=asked["amount_micros"],
-                key=asked["key"],
-                operator=f"operator:{request.user.pk}",
-                reason=asked["reason"],
-                at=clock.now(),
-            )
-            messages.success(request, f"{asked['amount']} {asked['currency']} credited to {asked['organization']}.")
-            return HttpResponseRedirect(reverse("admin:billing_account_changelist"))
-        context = {
-            **self.admin_site.each_context(request),
-            "form": form,
-            "title": "Credit a tenant",
-            "explanation": "Money that came in outside of the platform, or a goodwill credit. It is posted at once.",
-        }
-        return TemplateResponse(request, "admin/billing/credit.html", context)
+        return [*admin_acts.urls(self.admin_site), *super().get_urls()]
 
 
 @admin.register(models.PriceSeries)
@@ -217,8 +167,38 @@ _register(models.Voucher, ["id", "currency", "amount_micros", "valid_until", "re
 _register(models.Payment, ["id", "wallet", "provider", "amount_minor", "state", "provider_ref", "created_at"],
           filters=("provider", "state"), search=("key", "provider_ref"))  # fmt: skip
 _register(models.Refund, ["id", "payment", "n", "amount_minor", "state", "created_at"], filters=("state",))
-_register(models.Payout, ["key", "payee", "period", "amount_minor", "state", "created_at"],
-          filters=("state", "provider"), search=("key", "provider_ref"))  # fmt: skip
+
+
+@admin.register(models.Payout)
+class PayoutAdmin(ReadOnly):
+    """Payouts by transfer: an operator makes it, and writes down what became of it."""
+
+    list_display = ["key", "payee", "period", "amount_minor", "state", "created_at"]
+    list_filter = ["state", "provider"]
+    search_fields = ["key", "provider_ref"]
+    list_select_related = ["payee"]
+    ordering = ["-pk"]
+    actions = ["mark_paid", "mark_refused"]
+
+    @admin.action(description="The transfer was made", permissions=["record"])
+    def mark_paid(self, request: HttpRequest, rows: QuerySet[models.Payout]) -> None:
+        self._record(request, rows, paid=True)
+
+    @admin.action(description="The transfer could not be made: free the money", permissions=["record"])
+    def mark_refused(self, request: HttpRequest, rows: QuerySet[models.Payout]) -> None:
+        self._record(request, rows, paid=False)
+
+    def has_record_permission(self, request: HttpRequest) -> bool:
+        return bool(request.user.has_perm("billing.add_journal"))
+
+    def _record(self, request: HttpRequest, rows: QuerySet[models.Payout], *, paid: bool) -> None:
+        for pk in rows.values_list("pk", flat=True):
+            done = operator_acts.record_payout(
+                payout_id=pk, paid=paid, reference="transfer", operator=f"operator:{request.user.pk}", at=clock.now()
+            )
+            messages.info(request, f"{done.key} is {done.state}.")
+
+
 _register(models.Invoice, ["full_number", "owner", "currency", "period", "state", "due_minor", "issued_at"],
           filters=("state", "currency"), search=("=owner", "=number"))  # fmt: skip
 _register(models.CreditNote, ["id", "invoice", "n", "net_minor", "tax_minor", "reason", "at"])
@@ -226,6 +206,7 @@ _register(models.Contract, ["reference", "payer", "payee", "price_micros", "anch
           search=("reference",))  # fmt: skip
 _register(models.ContractPeriod, ["contract", "k", "start_s", "end_s", "price_micros", "earned_micros", "closed"])
 _register(models.Budget, ["name", "owner", "currency", "amount_micros", "label", "action"], search=("=owner", "name"))
+_register(models.CommissionRate, ["payee", "month", "bp", "earned_micros"], search=("=payee__owner",))
 _register(models.BudgetAlarm, ["budget", "period", "threshold_bp", "spent_micros", "at"])
 _register(models.RunningDryWarning, ["wallet", "lead_s", "exhaust_at", "at"])
 _register(models.InboxEvent, ["provider", "event", "kind", "received_at"], search=("event",))

@@ -1,5 +1,6 @@
 """Doors of tenants to their money: wallet, top-ups, vouchers, entries, statements, invoices, budgets, earnings."""
 
+from datetime import timedelta
 from typing import ClassVar
 
 from django.conf import settings
@@ -9,8 +10,9 @@ from rest_framework.response import Response
 
 from apikit import pagination, strict_query
 from apikit.errors import DomainError
+from apikit.money import Money
 from apikit.strict_fields import Choice, Integer, ListOf, MoneyField, Name, StrictSerializer, Text, fault
-from billing import budgets, currencies, documents, entries, payments, rendering, statements, vouchers, wallets
+from billing import budgets, currencies, documents, entries, payments, payouts, rendering, statements, vouchers, wallets
 from billing.models import Budget, Invoice, Payment, Payout
 from billing.models.terms import BudgetAction
 from tenants.access import OrganizationView
@@ -36,6 +38,17 @@ class BudgetBody(StrictSerializer):
     label = Text(max_length=130, required=False)  # type: ignore[assignment]
     thresholds_bp = ListOf(child=Integer(min_value=1, max_value=20_000), min_length=1, max_length=10, required=False)
     action = Choice(choices=BudgetAction.values, required=False)
+
+
+class BudgetChange(StrictSerializer):
+    name = Name(required=False)
+    amount = MoneyField(required=False)
+    thresholds_bp = ListOf(child=Integer(min_value=1, max_value=20_000), min_length=1, max_length=10, required=False)
+    action = Choice(choices=BudgetAction.values, required=False)
+
+
+class PayoutBody(StrictSerializer):
+    amount = MoneyField()
 
 
 class Wallet(OrganizationView):
@@ -66,11 +79,7 @@ class TopUpCollection(OrganizationView):
         provider = asked.get("provider", offered[0] if offered else "")
         if provider not in offered:
             raise NoPaymentProvider("An operator credits what you transfer.", providers=list(offered))
-        if money.currency not in currencies.CURRENCIES:
-            raise fault("bad_value", "No account may have this currency.", pointer="/amount/currency")
-        minor, finer = divmod(money.amount_micros, currencies.get(money.currency).micros_per_minor)
-        if finer or minor < 1:
-            raise fault("bad_decimal", "An amount in whole smallest units is expected.", pointer="/amount/amount")
+        minor = _whole_minor(money)
         payment = payments.begin(
             owner=self.organization.pk,
             currency=money.currency,
@@ -176,12 +185,26 @@ class BudgetCollection(OrganizationView):
 
 
 class BudgetItem(OrganizationView):
-    policy: ClassVar = {"get": "billing:read", "delete": "billing:write"}
+    policy: ClassVar = {"get": "billing:read", "patch": "billing:write", "delete": "billing:write"}
 
     def get(self, request: Request, id: str) -> Response:
         found = self.found(self.mine(Budget, owner="owner"), "budget", id)
         spent = budgets.spent_micros(budget=found, at=self.at)
-        return Response({**rendering.budget(found), "spent_micros": spent})
+        return self.one({**rendering.budget(found), "spent_micros": spent}, version=found.version)
+
+    def patch(self, request: Request, id: str) -> Response:
+        asked = self.read(BudgetChange)
+        found = self.found(self.mine(Budget, owner="owner").select_for_update(no_key=True), "budget", id)
+        self.check_version(found.version, required=True)
+        money = asked.get("amount")
+        changed = budgets.change(
+            budget=found,
+            name=asked.get("name"),
+            amount=None if money is None else (money.amount_micros, money.currency),
+            thresholds_bp=asked.get("thresholds_bp"),
+            action=BudgetAction(asked["action"]) if "action" in asked else None,
+        )
+        return self.one(rendering.budget(changed), version=changed.version)
 
     def delete(self, request: Request, id: str) -> Response:
         budgets.remove(budget=self.found(self.mine(Budget, owner="owner"), "budget", id))
@@ -199,8 +222,33 @@ class EarningsCollection(OrganizationView):
 
 
 class PayoutCollection(OrganizationView):
-    policy: ClassVar = {"get": "billing:read"}
+    policy: ClassVar = {"get": "billing:read", "post": "billing:write"}
     query: ClassVar = {"get": pagination.PARAMETERS}
 
     def get(self, request: Request) -> Response:
         return self.page(self.mine(Payout, owner="payee__owner").select_related("payee"), rendering.payout)
+
+    def post(self, request: Request) -> Response:
+        """Ask for earnings to be paid out; one payout is on its way at a time, whatever became of it."""
+        money = self.read(PayoutBody)["amount"]
+        payout = payouts.request(
+            owner=self.organization.pk,
+            currency=money.currency,
+            period=f"{self.at:%Y-%m}",
+            provider=settings.PAYOUT_PROVIDER,
+            amount_minor=_whole_minor(money),
+            minimum_micros=settings.PAYOUT_MINIMUM_MICROS,
+            earned_before=self.at - timedelta(seconds=settings.PAYOUT_HOLD_S),
+            at=self.at,
+        )
+        return self.created(rendering.payout(payout), version=1, location="/payouts")
+
+
+def _whole_minor(money: Money) -> int:
+    """Return an amount in the smallest units of its currency. Raises InvalidInput for a finer one, or none."""
+    if money.currency not in currencies.CURRENCIES:
+        raise fault("bad_value", "No account may have this currency.", pointer="/amount/currency")
+    minor, finer = divmod(money.amount_micros, currencies.get(money.currency).micros_per_minor)
+    if finer or minor < 1:
+        raise fault("bad_decimal", "An amount in whole smallest units is expected.", pointer="/amount/amount")
+    return minor

@@ -131,6 +131,33 @@ def create(
     )
 
 
+@transaction.atomic
+def change(
+    *,
+    budget: Budget,
+    name: str | None = None,
+    amount: tuple[int, str] | None = None,
+    thresholds_bp: Sequence[int] | None = None,
+    action: BudgetAction | None = None,
+) -> Budget:
+    """Move a line (None: as it is); what it is about stays. amount: (micro-units, currency). The row is locked.
+
+    Alarms that have rung this month do not ring again. Raises InvalidInput for another currency or no amount.
+    """
+    if amount is not None and (amount[0] < 1 or amount[1] != budget.currency):
+        raise InvalidInput(
+            "A budget keeps its currency.",
+            errors=[{"pointer": "/amount", "code": "bad_value", "detail": f"A positive amount of {budget.currency}."}],
+        )
+    budget.name = budget.name if name is None else name
+    budget.amount_micros = budget.amount_micros if amount is None else amount[0]
+    budget.thresholds_bp = budget.thresholds_bp if thresholds_bp is None else sorted(set(thresholds_bp))
+    budget.action = budget.action if action is None else action
+    budget.version += 1
+    budget.save(update_fields=["name", "amount_micros", "thresholds_bp", "action", "version"])
+    return budget
+
+
 def remove(*, budget: Budget) -> None:
     """Take a line away, with its alarms."""
     budget.delete()

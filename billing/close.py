@@ -57,13 +57,13 @@ SELECT 'earn' || %(range)s || payee_id, NULL, payee_id, gross, fee, tax, 0, 0 FR
 """
 # The same sum for one payer at several points of the range.
 AT_POINTS = """
-SELECT sum((s.base_num - m.void_num
-        + s.rate_micros_per_hour * greatest(0, least(s.end_s, p.at_s, %(t1)s) - s.start_s)) / 3600
-    - (s.base_num - m.void_num
-        + s.rate_micros_per_hour * greatest(0, least(s.end_s, %(t0)s) - s.start_s)) / 3600)::bigint
-FROM unnest(%(points)s::bigint[]) AS p(at_s)
-CROSS JOIN billing_segment s JOIN billing_meter m ON m.id = s.meter_id
-WHERE NOT s.settled AND m.payer_id = %(payer)s AND s.start_s < %(t1)s AND (s.end_s IS NULL OR s.end_s > %(t0)s)
+SELECT coalesce(sum((base + rate * greatest(0, least(end_s, p.at_s, %(t1)s) - start_s)) / 3600
+    - (base + rate * greatest(0, least(end_s, %(t0)s) - start_s)) / 3600), 0)::bigint
+FROM unnest(%(points)s::bigint[]) AS p(at_s) LEFT JOIN (
+    SELECT s.start_s, s.end_s, s.rate_micros_per_hour AS rate, s.base_num - coalesce(m.void_num, 0) AS base
+    FROM billing_segment s LEFT JOIN billing_meter m ON m.id = s.meter_id AND m.void_num <> 0
+    WHERE NOT s.settled AND s.payer_id = %(payer)s AND s.start_s < %(t1)s AND (s.end_s IS NULL OR s.end_s > %(t0)s)
+) piece ON true
 GROUP BY p.at_s ORDER BY p.at_s
 """
 # What the wallet can pay of what grants have not; below, its balance goes and the accrual that is now posted.

@@ -128,8 +128,8 @@ WITH step AS (
             OVER (PARTITION BY p.payer_id ORDER BY p.from_s ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING), 0) AS num
     FROM piece p JOIN billing_accountbalance b ON b.account_id = p.payer_id
 ), dry AS (
-    SELECT payer_id, min(from_s + greatest(0, div(num, nullif(burn, 0)))) AS dry_s FROM funded
-    WHERE num < 0 OR (burn > 0 AND (to_s IS NULL OR from_s + div(num, nullif(burn, 0)) < to_s)) GROUP BY payer_id
+    SELECT payer_id, min(from_s + greatest(0, div(num, burn))) AS dry_s FROM funded
+    WHERE burn > 0 AND (num < 0 OR to_s IS NULL OR from_s + div(num, burn) < to_s) GROUP BY payer_id
 )
 UPDATE billing_accountbalance b
 SET exhaust_at = CASE WHEN d.dry_s <= %(at_s)s::bigint + %(horizon_s)s THEN to_timestamp(d.dry_s) END

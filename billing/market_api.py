@@ -1,6 +1,7 @@
 """Doors without a key: what is sold at which price, what it was, and what payment providers tell us."""
 
 from datetime import timedelta
+from typing import Any, ClassVar
 
 from django.conf import settings
 from rest_framework.parsers import BaseParser
@@ -10,7 +11,7 @@ from rest_framework.views import APIView
 
 from apikit import clock, strict_query
 from apikit.errors import InvalidInput, NotFound
-from billing import entries, price_list, rendering, spot_rule, stripe
+from billing import entries, price_list, receipts, rendering, spot_rule, stripe
 
 HISTORY_DAYS = 90
 PRICE_OF = {"sku": strict_query.text(80), "region": strict_query.text(60)}
@@ -52,6 +53,17 @@ class MarketHistory(PublicView):
         since = clock.now() - timedelta(days=HISTORY_DAYS)
         versions = entries.published_prices(sku=asked["sku"], region=asked["region"], since=since)
         return Response({"items": [rendering.price(version) for version in versions]})
+
+
+class ReceiptKeys(PublicView):
+    """The keys by which usage receipts are verified, the present one first."""
+
+    query: ClassVar[dict[str, dict[str, Any]]] = {"get": {}}
+
+    def get(self, request: Request) -> Response:
+        strict_query.read(request.query_params, self.query["get"])
+        key = {"algorithm": "ed25519", "public_key_hex": receipts.public_key_hex(), "state": "active"}
+        return Response({"items": [key]})
 
 
 class RawBody(BaseParser):

@@ -36,8 +36,9 @@ def payable_micros(*, owner: UUID, currency: str, at: datetime, earned_before: d
     total = ledger.balance_micros(earnings)
     if earned_before is None:
         return total
-    young = earnings.credits.filter(journal__effective_at__gte=earned_before).values_list("amount_micros", flat=True)
-    return total - sum(young)
+    # What a refused payout gave back was earned before it was asked for.
+    young = earnings.credits.filter(journal__effective_at__gte=earned_before).exclude(journal__kind="payout")
+    return total - sum(young.values_list("amount_micros", flat=True))
 
 
 @transaction.atomic
@@ -48,13 +49,17 @@ def request(
     period: str,
     provider: str,
     at: datetime,
+    amount_minor: int | None = None,
     minimum_micros: int = 0,
     earned_before: datetime | None = None,
 ) -> Payout:
-    """Put what is payable into transit, in whole minor units; the rest stays. `period` names it, e.g. "2026-05".
+    """Put an amount (default: all that is payable, in whole minor units) into transit; the rest stays.
 
-    Raises PayoutInFlight, NothingToPayOut (below the minimum, or a debt).
+    `period` names it, e.g. "2026-05". Raises PayoutInFlight, NothingToPayOut (more than is payable, below the minimum,
+    or a debt), ValueError for an amount below 1.
     """
+    if amount_minor is not None and amount_minor < 1:
+        raise ValueError(f"{amount_minor} is no amount to pay out")
     earnings = Account.objects.select_for_update(no_key=True).get(
         pk=earnings_of(owner=owner, currency=currency, at=at).pk
     )
@@ -62,9 +67,14 @@ def request(
         raise PayoutInFlight("A payout is on its way.")
     fine = currencies.get(currency).micros_per_minor
     payable = payable_micros(owner=owner, currency=currency, at=at, earned_before=earned_before)
-    amount_minor, _ = pricing.to_minor(max(0, payable), micros_per_minor=fine)
-    if amount_minor < 1 or payable < minimum_micros:
-        raise NothingToPayOut(f"{pricing.show(payable)} {currency} can be paid out.")
+    most_minor, _ = pricing.to_minor(max(0, payable), micros_per_minor=fine)
+    amount_minor = most_minor if amount_minor is None else amount_minor
+    if not 1 <= amount_minor <= most_minor or amount_minor * fine < minimum_micros:
+        raise NothingToPayOut(
+            f"{pricing.show(payable)} {currency} can be paid out, {pricing.show(minimum_micros)} at least.",
+            payable=pricing.money(payable, currency),
+            minimum=pricing.money(minimum_micros, currency),
+        )
     n = Payout.objects.filter(payee=earnings, period=period).count()
     payout = Payout.objects.create(
         payee=earnings,
@@ -98,15 +108,16 @@ def send(*, payout_id: UUID, provider: Provider, at: datetime) -> Payout:
     except ProviderSilent:
         answer = None
     if answer is not None:
-        _record(payout_id, answer, at=at)
+        record(payout_id=payout_id, answer=answer, at=at)
     return Payout.objects.get(pk=payout_id)
 
 
 @transaction.atomic
-def _record(payout_id: UUID, answer: Answer, *, at: datetime) -> None:
+def record(*, payout_id: UUID, answer: Answer, at: datetime) -> Payout:
+    """Write down what became of a payout: paid, or refused, which frees the money. The first outcome stands."""
     payout = Payout.objects.select_for_update(of=("self",)).select_related("payee").get(pk=payout_id)
     if payout.state not in OPEN:
-        return
+        return payout
     earnings, currency = payout.payee, payout.payee.currency
     cash = ledger.account(kind=AccountKind.CASH, currency=currency, part=payout.provider, at=at)
     to = cash if answer.state == IntentState.SETTLED else earnings
@@ -115,6 +126,7 @@ def _record(payout_id: UUID, answer: Answer, *, at: datetime) -> None:
     ledger.post(key=f"{payout.key}:{answer.state}", kind="payout", legs=legs, effective_at=at, at=at)
     payout.state, payout.provider_ref, payout.settled_at = answer.state, answer.ref, at
     payout.save(update_fields=["state", "provider_ref", "settled_at"])
+    return payout
 
 
 def _transit(earnings: Account, *, at: datetime) -> Account:

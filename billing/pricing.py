@@ -170,7 +170,7 @@ def runs_dry_at_s(
     for point in [*sorted(p for p in edges | {step for step, _ in steps} if p > at_s), None]:
         usable = [i for i, credit in enumerate(credits) if credit.usable_at(at_s)]
         funds = wallet + sum(left[i] for i in usable)
-        if owed > funds:
+        if owed > funds and burn:  # a remainder below one micro-unit, with nothing running, stops nobody
             return at_s
         lasts_s = (funds - owed) // burn if burn else None
         if point is None or (lasts_s is not None and at_s + lasts_s < point):

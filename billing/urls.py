@@ -20,6 +20,7 @@ urlpatterns = [
     path("earnings", api.EarningsCollection.as_view(), name="earnings_list"),
     path("payouts", api.PayoutCollection.as_view(), name="payout_list"),
     path("market/prices", market_api.MarketPrices.as_view(), name="market_price_list"),
+    path("market/receipt-keys", market_api.ReceiptKeys.as_view(), name="receipt_key_list"),
     path("market/history", market_api.MarketHistory.as_view(), name="market_history"),
 ]
 payment_urlpatterns = [

@@ -7,7 +7,7 @@ from django.conf import settings
 
 from agents import workloads
 from agents.models import Device, Workload
-from billing import metering
+from billing import commission, metering
 from leasing import calendar, secrets_at_start, workload_spec
 from leasing.models import Lease, LeaseMember
 from leasing.states import VALID_FOR_S, OnInterrupt
@@ -131,7 +131,9 @@ def start_meter(lease: Lease, member: LeaseMember, *, use: str, price_version_id
         use=use,
         price_version_id=price_version_id,
         quantity=member.gpu_count,
-        commission_bp=settings.COMMISSION_BP,
+        commission_bp=commission.rate_bp(
+            owner=member.host.owner_id, currency=lease.currency, host_class=member.host.tier, at=at
+        ),
         labels=lease.labels,
         seq=lease.meter_seq,
         at=at,

@@ -6,7 +6,15 @@ from billing.models.grants import Grant
 from billing.models.meters import Adjustment, BillingRun, Meter, MeterFact, Segment, Void
 from billing.models.payments import InboxEvent, Payment, Payout, Refund
 from billing.models.prices import PriceSeries, PriceVersion
-from billing.models.terms import Budget, BudgetAlarm, Contract, ContractPeriod, RunningDryWarning, Voucher
+from billing.models.terms import (
+    Budget,
+    BudgetAlarm,
+    CommissionRate,
+    Contract,
+    ContractPeriod,
+    RunningDryWarning,
+    Voucher,
+)
 
 __all__ = [
     "Account",
@@ -15,6 +23,7 @@ __all__ = [
     "BillingRun",
     "Budget",
     "BudgetAlarm",
+    "CommissionRate",
     "Contract",
     "ContractPeriod",
     "CreditNote",

@@ -86,6 +86,7 @@ class Budget(models.Model):
     action = models.CharField(max_length=10, choices=BudgetAction, default=BudgetAction.NOTIFY)
     time_zone = models.CharField(max_length=60, default="UTC")
     created_at = models.DateTimeField()
+    version = models.IntegerField(default=1)
 
     class Meta:
         constraints = [models.CheckConstraint(condition=Q(amount_micros__gt=0), name="budget_is_positive")]
@@ -146,3 +147,21 @@ class Voucher(models.Model):
 
     def __str__(self) -> str:
         return f"voucher {self.pk}"
+
+
+class CommissionRate(models.Model):
+    """The tier of an owner of hosts in one month, as what he earned in the month before chose it."""
+
+    payee = models.ForeignKey(Account, models.PROTECT, related_name="commission_rates")
+    month = models.DateField()
+    bp = models.SmallIntegerField()
+    earned_micros = models.BigIntegerField()
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(fields=["payee", "month"], name="commission_is_one_per_month"),
+            models.CheckConstraint(condition=Q(bp__range=(0, 10_000)), name="commission_rate_is_a_part"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.bp} bp of {self.payee_id} in {self.month}"

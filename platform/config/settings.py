@@ -134,7 +134,7 @@ RATE_LIMITS: dict[str, tuple[int, int]] = {
 DOORS_WITHOUT_POLICY: list[str] = [
     "api/v1/openapi.json", "api/v1/docs",
     "agent/v1/enrol", "agent/v1/sync",
-    "api/v1/market/prices", "api/v1/market/history",  # public
+    "api/v1/market/prices", "api/v1/market/history", "api/v1/market/receipt-keys",  # public
     "payments/<str:provider>/events",  # the provider's signature is the key
 ]  # fmt: skip
 
@@ -213,6 +213,15 @@ RECLAIM_MIN_RUNTIME_S = env.seconds("RECLAIM_MIN_RUNTIME_S", 600)
 # So much of all GPUs asked for in the last seven days may have been moved for large requests, in 1/10,000.
 MOVES_ALLOWANCE_BP = env.seconds("MOVES_ALLOWANCE_BP", 75)
 COMMISSION_BP = env.seconds("COMMISSION_BP", 1000)
+# Tiers of commission by what an owner earned in the month before (micro-units), and what a host's class takes off it.
+COMMISSION_TIERS = (
+    (0, COMMISSION_BP), (50_000_000_000, max(0, COMMISSION_BP - 100)), (500_000_000_000, max(0, COMMISSION_BP - 200)),
+)  # fmt: skip
+COMMISSION_CLASS_DISCOUNT_BP: dict[str, int] = {}
+# Owners are paid out by transfer, what they earned a week ago and before, in amounts worth a transfer.
+PAYOUT_PROVIDER = env.text("PAYOUT_PROVIDER", "offline")
+PAYOUT_MINIMUM_MICROS = env.seconds("PAYOUT_MINIMUM_MICROS", 10_000_000)
+PAYOUT_HOLD_S = env.seconds("PAYOUT_HOLD_S", 7 * 86_400)
 SIMULATED_CURRENCY = "XTS"  # ISO 4217's code for tests: play money, for simulated hardware only
 # Where images may come from; a bare name is docker.io's.
 IMAGE_REGISTRIES = env.text("IMAGE_REGISTRIES", "docker.io,ghcr.io,nvcr.io,quay.io").split(",")

@@ -98,6 +98,11 @@ class Market[M](Resource[M]):
         """Iterate over the prices in force; no key is needed. sku: a GPU model, or "MODEL/slice"."""
         return Call(MarketPrice, query={"sku": sku, "region": region})
 
+    @listing("receipt_key_list", "/market/receipt-keys")
+    def receipt_keys(self) -> Call[Object]:
+        """Iterate over the keys that verify usage receipts (`gpuyard receipt verify`); no key is needed to ask."""
+        return Call(Object)
+
     @listing("market_history_list", "/market/history")
     def history(self, *, sku: str, region: str) -> Call[MarketPrice]:
         """Iterate over the versions of a price, those to come included; no key is needed."""

@@ -46,9 +46,9 @@ EXPECTED = {
     "invoices/<str:id>.csv": "get:billing:read",
     "invoices/<str:id>": "get:billing:read",
     "budgets": "get:billing:read post:billing:write",
-    "budgets/<str:id>": "get:billing:read delete:billing:write",
+    "budgets/<str:id>": "get:billing:read patch:billing:write delete:billing:write",
     "earnings": "get:billing:read",
-    "payouts": "get:billing:read",
+    "payouts": "get:billing:read post:billing:write",
     "gpu-models": "get:leases:read",
     "gpu-models/<slug:slug>": "get:leases:read",
     "regions": "get:leases:read",
@@ -84,11 +84,12 @@ EXPECTED = {
     "members/<str:id>": "get:members:read patch:members:write delete:members:write",
     "audit-events": "get:audit:read",
 }
-OPEN = {"market/prices", "market/history", "openapi.json", "docs"}
+OPEN = {"market/prices", "market/history", "market/receipt-keys", "openapi.json", "docs"}
 BODIES: dict[tuple[str, str], dict[str, Any]] = {
     ("hosts/<str:id>/actions/<str:action>", "post"): {"reason": "test"},
     ("webhooks/<str:id>", "patch"): {"enabled": True},
     ("leases/<str:id>", "patch"): {"name": "n"},
+    ("budgets/<str:id>", "patch"): {"name": "n"},
     ("leases/<str:id>/actions/<str:action>", "post"): {"by_s": 3600},
     ("api-keys/<str:id>", "patch"): {"name": "n"},
     ("members/<str:id>", "patch"): {"role": "viewer"},

@@ -194,7 +194,7 @@ def dry_at(history: History, purse: Purse, *, at: int, limit: int) -> int | None
     """Return the last second that is paid for, looking at one second after the other; None if beyond `limit`."""
     own = meters(history, over=False)
     posted = sum(floor(m.exact(history.closes[-1])) for m in own) if history.closes else 0
-    if all(s.end is not None and s.end <= at for m in own for s in m.stretches):
+    if all(s.price == 0 or (s.end is not None and s.end <= at) for m in own for s in m.stretches):
         return None
     for second in range(at, at + limit):
         if sum((m.exact(second + 1) for m in own), Fraction(0)) - posted > purse.money:

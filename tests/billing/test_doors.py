@@ -3,16 +3,19 @@
 import hashlib
 import hmac
 import json
+from datetime import timedelta
 from typing import Any
 
 import pytest
-from books import NOON, give, make_price, run
+from books import NOON, give, make_owner, make_price, run
 from django.test import Client, override_settings
 
 from apikit import clock
-from billing import budgets, invoicing, metering, payments, vouchers
-from billing.models import Budget, Payment
+from billing import budgets, invoicing, metering, payments, payouts, receipt_check, receipts, vouchers
+from billing.models import Account, Budget, Journal, Payment, Payout, Transfer
+from billing.models.payments import IntentState
 from billing.models.terms import BudgetAction
+from billing.providers import Answer
 from tests.apikit.conftest import Caller
 from tests.factories import make_organization
 
@@ -167,3 +170,153 @@ def test_the_earnings_of_an_owner_are_shown(caller: Caller) -> None:
 
     assert caller.get("/api/v1/earnings").json()["items"][0]["balance"]["amount"] == "0.054000"
     assert payments.paid_minor(owner=caller.organization.pk, currency="USD") == 0
+
+
+def test_a_budget_is_moved_with_its_version_and_keeps_its_currency(caller: Caller) -> None:
+    body = {"name": "team", "amount": {"amount": "5", "currency": "USD"}}
+    made = caller.post("/api/v1/budgets", body).json()
+    path = f"/api/v1/budgets/{made['id']}"
+    etag = caller.get(path).headers["ETag"]
+
+    changed = caller.send(
+        "PATCH", path, {"amount": {"amount": "7.5", "currency": "USD"}, "action": "stop"}, If_Match=etag
+    )
+
+    assert (changed.json()["amount"]["amount"], changed.json()["action"]) == ("7.500000", "stop")
+    assert caller.send("PATCH", path, {"name": "x"}, If_Match=etag).status_code == 412
+    assert caller.send("PATCH", path, {"name": "x"}).status_code == 428
+    other = {"amount": {"amount": "1", "currency": "EUR"}}
+    assert caller.send("PATCH", path, other, If_Match="*").status_code == 422
+    assert Budget.objects.get().amount_micros == 7_500_000
+
+
+def _has_earned(caller: Caller, micros: int, *, days_ago: int = 8) -> None:
+    start = clock.now() - timedelta(days=days_ago)
+    lease = run(
+        payer=make_owner(10**12), payee=caller.organization.pk, price=make_price(micros), commission_bp=0, at=start
+    )
+    metering.finish(reference=lease, at=start + timedelta(hours=1), ended_by="tenant")
+
+
+def test_an_owner_asks_for_a_payout_once_and_an_unknown_one_blocks_the_next(caller: Caller) -> None:
+    _has_earned(caller, 30_000_000)
+    _has_earned(caller, 50_000_000, days_ago=1)  # within the holding time: not payable yet
+    body = {"amount": {"amount": "12.34", "currency": "USD"}}
+
+    made = caller.post("/api/v1/payouts", body)
+
+    assert (made.status_code, made.json()["state"], made.json()["amount"]) == (201, "created", "12.34")
+    assert caller.post("/api/v1/payouts", body).json()["type"].endswith("/payout-in-flight")
+    Payout.objects.update(state="unknown")
+    assert caller.post("/api/v1/payouts", body).status_code == 409
+    assert caller.get("/api/v1/earnings").json()["items"][0]["in_transit"]["amount"] == "12.340000"
+    payout = Payout.objects.get()
+    payouts.record(payout_id=payout.pk, answer=Answer(IntentState.REFUSED), at=clock.now())
+    too_much = {"amount": {"amount": "30.01", "currency": "USD"}}
+    too_little = {"amount": {"amount": "9.99", "currency": "USD"}}
+    assert caller.post("/api/v1/payouts", too_much).json()["type"].endswith("/nothing-to-pay-out")
+    assert caller.post("/api/v1/payouts", too_little).json()["type"].endswith("/nothing-to-pay-out")
+    assert caller.post("/api/v1/payouts", {"amount": {"amount": "30", "currency": "USD"}}).status_code == 201
+    assert Payout.objects.count() == 2
+
+
+def test_the_key_of_receipts_is_public_and_verifies_one(caller: Caller) -> None:
+    lease = run(payer=caller.organization.pk, price=make_price(3_600_000), at=NOON)
+    metering.finish(reference=lease, at=NOON.replace(minute=1), ended_by="tenant")
+
+    (key,) = Client().get("/api/v1/market/receipt-keys").json()["items"]
+
+    receipt = receipts.export(reference=lease, at=NOON.replace(minute=1))
+    assert key["algorithm"] == "ed25519"
+    assert receipt_check.verify(receipt, public_key_hex=key["public_key_hex"]) == []
+    assert receipt_check.verify(receipt, public_key_hex="00" * 32) != []
+
+
+AMOUNT_FAULTS = {
+    "negative": "-1", "nan": "NaN", "infinity": "Infinity", "too fine": "1.2345678", "finer than a cent": "1.234",
+    "exponent": "1e3", "overflow": "9" * 20, "beyond 64 bits": "9223372036855", "zero": "0", "empty": "",
+    "number": 12.5, "nothing": None, "spaces": " 1", "arabic digits": "\u0661",
+}  # fmt: skip
+MONEY_DOORS = {
+    "wallet/top-ups": lambda money: {"amount": money},
+    "payouts": lambda money: {"amount": money},
+    "budgets": lambda money: {"name": "b", "amount": money},
+}
+
+
+def _state() -> tuple[int, ...]:
+    tables: tuple[Any, ...] = (Journal, Transfer, Payment, Payout, Budget, Account)
+    return tuple(table._default_manager.count() for table in tables)
+
+
+@override_settings(PAYMENT_PROVIDERS=("stripe",))
+@pytest.mark.parametrize("door", MONEY_DOORS)
+@pytest.mark.parametrize("amount", AMOUNT_FAULTS.values(), ids=AMOUNT_FAULTS)
+def test_what_is_no_amount_is_refused_and_writes_nothing(caller: Caller, door: str, amount: Any) -> None:
+    if door == "budgets" and amount == "1.234":
+        return  # a line may lie between two cents
+    before = _state()
+
+    answer = caller.post(f"/api/v1/{door}", MONEY_DOORS[door]({"amount": amount, "currency": "USD"}))
+
+    assert answer.status_code == 422, answer.content
+    assert _state() == before
+
+
+@override_settings(PAYMENT_PROVIDERS=("stripe",))
+@pytest.mark.parametrize("door", MONEY_DOORS)
+@pytest.mark.parametrize("currency", ["ZZZ", "usd", "", "USDX", None, 5])
+def test_what_is_no_currency_is_refused_and_writes_nothing(caller: Caller, door: str, currency: Any) -> None:
+    before = _state()
+
+    answer = caller.post(f"/api/v1/{door}", MONEY_DOORS[door]({"amount": "20", "currency": currency}))
+
+    assert answer.status_code == 422, answer.content
+    assert _state() == before
+
+
+@override_settings(PAYMENT_PROVIDERS=("stripe",))
+@pytest.mark.parametrize("door", MONEY_DOORS)
+def test_a_replay_gives_the_first_answer_and_another_body_is_refused(caller: Caller, door: str) -> None:
+    _has_earned(caller, 90_000_000)
+    body = MONEY_DOORS[door]({"amount": "20", "currency": "USD"})
+    first = caller.post(f"/api/v1/{door}", body, Idempotency_Key="k-1")
+    after_first = _state()
+
+    again = caller.post(f"/api/v1/{door}", body, Idempotency_Key="k-1")
+    other = caller.post(
+        f"/api/v1/{door}", MONEY_DOORS[door]({"amount": "21", "currency": "USD"}), Idempotency_Key="k-1"
+    )
+
+    assert (first.status_code, again.status_code) == (201, 201), first.content
+    assert again.json()["id"] == first.json()["id"]
+    assert other.status_code in {409, 422}
+    assert _state() == after_first
+
+
+@pytest.mark.parametrize(
+    "query", ["month=0", "month=13", "year=1999", "year=99999", "month=x", "month=1&month=2", "m=1"]
+)
+def test_a_statement_of_no_month_is_refused(caller: Caller, query: str) -> None:
+    assert caller.get(f"/api/v1/statements?{query}").status_code == 422
+
+
+@pytest.mark.parametrize(
+    ("lines", "zone"),
+    [
+        ([], "UTC"),
+        ([invoicing.Item("{rate} %s {0} <b>", 0)], "Asia/Shanghai"),
+        ([invoicing.Item("credit", -5)], "America/New_York"),
+        ([invoicing.Item("large", 9_000_000_000_000_000)], "Pacific/Kiritimati"),
+    ],
+)
+def test_every_invoice_can_be_printed(caller: Caller, lines: list[invoicing.Item], zone: str) -> None:
+    draft = invoicing.draft(
+        owner=caller.organization.pk, currency="USD", start=NOON, end=NOON.replace(hour=13), items=lines, time_zone=zone
+    )
+    issued = invoicing.finalize(invoice_id=draft.pk, at=NOON)
+
+    for form in ("", ".html", ".csv"):
+        assert caller.get(f"/api/v1/invoices/{issued.public_id}{form}").status_code == 200, form
+    invoicing.void(invoice_id=issued.pk, at=NOON)
+    assert "(void)" in caller.get(f"/api/v1/invoices/{issued.public_id}.html").content.decode()

@@ -1,11 +1,13 @@
 """A hold in one statement says what the longer way says, to the micro-unit and to the second."""
 
 import random
+from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
 import pytest
+from django.db import connection
 
 from billing import exhaustion, grants, holds, metering, price_list, reconcile, wallets
 from billing.models import AccountBalance, Hold
@@ -102,3 +104,27 @@ def test_the_same_reference_again_is_the_same_hold() -> None:
     with pytest.raises(holds.HoldReused):
         place(owner, 2_000, at=after(7))
     assert state(owner)["held_micros"] == 1_000
+
+
+@pytest.mark.django_db(transaction=True)
+def test_ten_at_once_against_credit_for_one_and_nine_are_told_that_the_money_is_not_there() -> None:
+    owner = tenant(7, micros=1_000_000)
+    grants.give(owner=owner, currency="XTS", amount_micros=500_000, key="g", effective_at=NOON, at=NOON)
+
+    def place(number: int) -> str:
+        try:
+            holds.place(
+                owner=owner, currency="XTS", amount_micros=1_200_000, reference=f"r{number}", expires_at=after(60),
+                at=NOON,
+            )  # fmt: skip
+        except holds.InsufficientFunds:
+            return "refused"
+        finally:
+            connection.close()
+        return "placed"
+
+    with ThreadPoolExecutor(10) as pool:
+        found = list(pool.map(place, range(10)))
+
+    assert (found.count("placed"), found.count("refused")) == (1, 9)
+    assert wallets.balance(owner=owner, currency="XTS", at=NOON).held_micros == 200_000
