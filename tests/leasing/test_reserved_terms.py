@@ -1,0 +1,183 @@
+"""Reserved terms end to end: tiers of discount, the commitment, early ends, hosts that die, extensions, what is free.
+
+The commitment is the least charge of the price version that was promised (docs/decisions/0004).
+"""
+
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+from django.conf import settings
+
+from agents.models import Host, Workload
+from billing import ledger, metering, payouts, price_list, reconcile
+from billing.models import PriceVersion
+from leasing import term_changes
+from leasing.models import Lease
+from leasing.states import EndReason, State
+from scheduler import converging, recovery
+from tests.factories import (
+    NOON,
+    after,
+    end_and_clean,
+    hear,
+    make_active_lease,
+    make_host,
+    make_tenant,
+    place,
+    price,
+    say,
+)  # fmt: skip
+
+pytestmark = pytest.mark.django_db
+DAY_S = 86_400
+LIST = 3_600_000  # micro-units an hour, 1,000 a second
+TIERS = {"P1W": (3_240_000, 7 * DAY_S), "P1M": (2_700_000, 28 * DAY_S), "P1Y": (1_980_000, 365 * DAY_S)}
+
+
+@pytest.fixture(autouse=True)
+def _pool() -> None:
+    make_host(name="first")
+    make_host(name="second")
+    price(micros=LIST)
+
+
+def publish(term: str, *, micros: int, at: datetime = NOON, **terms: Any) -> PriceVersion:
+    series = price_list.Series("A100_80G", "sim", "verified", term, "active", "XTS")
+    return price_list.publish(
+        series=series, price_micros_per_hour=micros, starts_at=at, cause="test", at=at, **terms
+    )  # fmt: skip
+
+
+def reserve(period: str, **asked: Any) -> Lease:
+    micros, minimum_s = TIERS[period]
+    publish(f"reserved:{period}", micros=micros, minimum_s=minimum_s)
+    tenant = make_tenant(micros=10**12)
+    return make_active_lease(tenant, term={"kind": "reserved", "period": period}, **asked)
+
+
+def lose_host(lease: Lease, *, heard: float) -> Host:
+    hear(lease, at=after(heard))
+    Workload.objects.filter(reference=lease.public_id).update(last_valid_until=after(heard + 60))
+    host = Host.objects.get(workloads__reference=lease.public_id, workloads__wanted=True)
+    Host.objects.filter(pk=host.pk).update(state=Host.State.LOST)
+    return host
+
+
+def move_to_the_other_host(lease: Lease, *, heard: float) -> float:
+    """Let its host die; return the second from which it runs on the other."""
+    lose_host(lease, heard=heard)
+    converging.converge(at=after(heard + 31))
+    ready = heard + 60 + settings.WORKLOAD_STOP_GRACE_S + settings.FENCE_MARGIN_S + 5
+    place(at=after(ready))
+    say(lease, "ready", at=after(ready))
+    converging.converge(at=after(ready + 1))
+    lease.refresh_from_db()
+    assert (lease.state, lease.epoch) == (State.ACTIVE, 2)
+    return ready
+
+
+@pytest.mark.parametrize("period", TIERS)
+def test_the_longer_the_term_the_lower_the_price_and_an_early_end_pays_the_commitment(period: str) -> None:
+    lease = reserve(period)
+    micros, minimum_s = TIERS[period]
+
+    assert metering.cost(reference=lease.public_id, at=after(3602)).charged_micros == micros
+    ended = end_and_clean(lease, at=after(3602))
+
+    assert ended.charged_micros == micros * minimum_s // 3600
+    assert reconcile.findings() == []
+
+
+def test_after_the_commitment_an_early_end_pays_what_was_used() -> None:
+    lease = reserve("P1M")
+    micros, minimum_s = TIERS["P1M"]
+
+    ended = end_and_clean(lease, at=after(2 + minimum_s + 7))
+
+    assert ended.charged_micros == micros * (minimum_s + 7) // 3600
+
+
+@pytest.mark.parametrize("reason", [EndReason.OPERATOR, EndReason.HOST_LOST])
+def test_nobody_pays_a_commitment_that_the_platform_ended(reason: EndReason) -> None:
+    lease = reserve("P1W")
+
+    recovery.end_now(lease=lease, reason=reason, at=after(102))
+    say(lease, "gone", at=after(103))
+    converging.converge(at=after(104))
+
+    lease.refresh_from_db()
+    assert lease.charged_micros == 3_240_000 * lease_seconds(lease) // 3600
+    assert lease_seconds(lease) <= 100
+
+
+def lease_seconds(lease: Lease) -> int:
+    return metering.cost(reference=lease.public_id, at=after(10 * DAY_S)).seconds
+
+
+def test_the_commitment_follows_the_tenant_to_another_host_at_the_promised_price() -> None:
+    lease = reserve("P1W")
+    publish("reserved:P1W", micros=9_000_000, minimum_s=99 * DAY_S, at=after(50))  # dearer, for others
+    ready = move_to_the_other_host(lease, heard=102)
+
+    ended = end_and_clean(lease, at=after(ready + 100))
+
+    micros, minimum_s = TIERS["P1W"]
+    assert ended.charged_micros == micros * minimum_s // 3600  # once, not once per host
+    lines = metering.cost(reference=lease.public_id, at=after(10 * DAY_S)).lines
+    assert {line.price_micros_per_hour for line in lines} == {micros}
+    assert reconcile.findings() == []
+
+
+def test_each_owner_earns_for_his_own_seconds_and_the_last_for_the_missing_ones() -> None:
+    lease = reserve("P1W")
+    first, second = Host.objects.get(workloads__reference=lease.public_id), None
+    ready = move_to_the_other_host(lease, heard=102)
+    second = Host.objects.exclude(pk=first.pk).get()
+
+    ended = end_and_clean(lease, at=after(ready + 100))
+
+    shares = []
+    for host in (first, second):
+        earnings = payouts.earnings_of(owner=host.owner_id, currency="XTS", at=after(DAY_S))
+        shares.append(ledger.balance_micros(earnings))
+    assert shares[0] == 3_240_000 * 100 // 3600 * 9 // 10
+    assert sum(shares) == ended.charged_micros * 9 // 10
+
+
+def test_an_extension_keeps_the_discount_whatever_the_list_says_by_then() -> None:
+    lease = reserve("P1M")
+    publish("reserved:P1M", micros=LIST * 2, minimum_s=0, at=after(50))
+    before = lease.end_at
+    assert before is not None
+
+    term_changes.renew_by_hand(lease_id=lease.pk, periods=1, at=after(60))
+    lease.refresh_from_db()
+    assert lease.end_at is not None
+    assert lease.end_at > before
+    hear(lease, at=before + timedelta(hours=1))
+
+    cost = metering.cost(reference=lease.public_id, at=before + timedelta(hours=1))
+    assert {line.price_micros_per_hour for line in cost.lines} == {TIERS["P1M"][0]}
+
+
+@pytest.mark.parametrize(("ran_s", "charged"), [(300, 0), (599, 0), (600, 600_000), (4000, 4_000_000)])
+def test_what_the_platform_interrupts_within_the_first_minutes_is_free(ran_s: int, charged: int) -> None:
+    publish("on_demand", micros=LIST, at=after(1), free_if_interrupted_s=600)
+    lease = make_active_lease(make_tenant(), at=after(10), on_interrupt="end")
+    lose_host(lease, heard=12 + ran_s)
+
+    converging.converge(at=after(12 + ran_s + 31))
+    say(lease, "gone", at=after(12 + ran_s + 40))
+    converging.converge(at=after(12 + ran_s + 41))
+
+    lease.refresh_from_db()
+    assert (lease.ending_reason, lease.charged_micros) == (EndReason.HOST_LOST, charged)
+    assert reconcile.findings() == []
+
+
+def test_what_the_tenant_ends_in_the_first_minutes_is_paid_by_the_second() -> None:
+    publish("on_demand", micros=LIST, at=after(1), free_if_interrupted_s=600)
+    lease = make_active_lease(make_tenant(), at=after(10))
+
+    assert end_and_clean(lease, at=after(12 + 300)).charged_micros == 300_000
