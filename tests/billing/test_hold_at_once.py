@@ -127,4 +127,4 @@ def test_ten_at_once_against_credit_for_one_and_nine_are_told_that_the_money_is_
         found = list(pool.map(place, range(10)))
 
     assert (found.count("placed"), found.count("refused")) == (1, 9)
-    assert wallets.balance(owner=owner, currency="XTS", at=NOON).held_micros == 200_000
+    assert wallets.balance(owner=owner, currency="XTS", at=NOON).held_micros == 700_000
