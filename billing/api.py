@@ -147,7 +147,7 @@ class InvoiceCollection(OrganizationView):
 
 
 class InvoiceItem(OrganizationView):
-    """One issued invoice: JSON, or a document to print (`.html`) or to reckon with (`.csv`)."""
+    """One issued invoice: JSON, or a document to print (`.html`, `.pdf`) or to reckon with (`.csv`)."""
 
     policy: ClassVar = {"get": "billing:read"}
 
@@ -155,6 +155,8 @@ class InvoiceItem(OrganizationView):
         found: Invoice = self.found(entries.issued_invoices(owner=self.organization.pk), "invoice", id)
         if form == "html":
             return HttpResponse(documents.as_html(found))
+        if form == "pdf":
+            return HttpResponse(documents.as_pdf(found), content_type="application/pdf")
         if form == "csv":
             name = f'attachment; filename="{found.full_number}.csv"'
             return HttpResponse(documents.as_csv(found), content_type="text/csv", headers={"Content-Disposition": name})

@@ -1,12 +1,15 @@
-"""Invoices on paper: printable HTML, and CSV with a byte order mark so that spreadsheets read it as UTF-8."""
+"""Invoices on paper: printable HTML (a PDF where the `pdf` extra is installed), and CSV with a byte order mark, so that
+spreadsheets read it as UTF-8."""
 
 import csv
 import io
 from datetime import datetime
+from importlib import import_module
 from zoneinfo import ZoneInfo
 
 from django.utils.html import format_html, format_html_join
 
+from apikit.errors import DomainError
 from billing import currencies, pricing
 from billing.models import Invoice, InvoiceLine
 
@@ -52,6 +55,21 @@ def as_html(invoice: Invoice) -> str:
         tax=minor(invoice.tax_minor, invoice.currency),
         due=minor(invoice.due_minor, invoice.currency),
     )
+
+
+class NoPdf(DomainError):
+    slug = "no-pdf"
+    title = "This installation makes no PDF; the HTML is to be printed"
+    status = 406
+
+
+def as_pdf(invoice: Invoice) -> bytes:
+    """Return the same page as a PDF. Raises NoPdf without the `pdf` extra, or the libraries that it needs."""
+    try:
+        weasyprint = import_module("weasyprint")
+    except (ImportError, OSError) as error:
+        raise NoPdf("The server was installed without its `pdf` extra.") from error
+    return bytes(weasyprint.HTML(string=as_html(invoice)).write_pdf())
 
 
 def minor(amount_minor: int, currency: str) -> str:

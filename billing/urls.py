@@ -13,6 +13,7 @@ urlpatterns = [
     path("statements", api.StatementCollection.as_view(), name="statement_list"),
     path("invoices", api.InvoiceCollection.as_view(), name="invoice_list"),
     path("invoices/<str:id>.html", api.InvoiceItem.as_view(), {"form": "html"}, name="invoice_html"),
+    path("invoices/<str:id>.pdf", api.InvoiceItem.as_view(), {"form": "pdf"}, name="invoice_pdf"),
     path("invoices/<str:id>.csv", api.InvoiceItem.as_view(), {"form": "csv"}, name="invoice_csv"),
     path("invoices/<str:id>", api.InvoiceItem.as_view(), name="invoice"),
     path("budgets", api.BudgetCollection.as_view(), name="budget_list"),

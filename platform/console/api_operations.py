@@ -131,6 +131,7 @@ OPERATIONS: tuple[Operation, ...] = (
     _get("invoice_get", "/invoices/{id}"),
     _get("invoice_html", "/invoices/{id}.html", "text/html"),
     _get("invoice_csv", "/invoices/{id}.csv", "text/csv"),
+    _get("invoice_pdf", "/invoices/{id}.pdf", "application/pdf"),
     _list("budget_list", "/budgets"),
     _create("budget_create", "/budgets", billing_api.BudgetBody),
     _get("budget_get", "/budgets/{id}"),

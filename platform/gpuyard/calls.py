@@ -35,7 +35,7 @@ class Operation:
 
 
 @dataclass(frozen=True)
-class Call[T: Object | str]:
+class Call[T: Object | str | bytes]:
     """What one call fills in. kind: the class of the answer (of each item, for a list); str for a text.
 
     wait_s: how long the server may hold the answer back. Members of `query` and `body` that are None are left out.
@@ -66,11 +66,13 @@ class Manner:
     idempotency_key: str | None = None
 
 
-def ask[T: Object | str](operation: Operation, call: Call[T], manner: Manner) -> Flow[T]:
+def ask[T: Object | str | bytes](operation: Operation, call: Call[T], manner: Manner) -> Flow[T]:
     """Make the call and return its answer as call.kind. Raises ApiError, Unreachable or UnexpectedAnswer."""
     response = yield from exchange(operation, call, manner)
     if issubclass(call.kind, str):
         return call.kind(response.text)
+    if issubclass(call.kind, bytes):
+        return call.kind(response.content)
     return call.kind(_object(response), response.headers.get("ETag"))
 
 

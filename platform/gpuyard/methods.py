@@ -136,7 +136,7 @@ class Many[**P, T]:
         return functools.update_wrapper(call, self.function)
 
 
-class OneCall[**P, T: Object | str](One[P, T]):
+class OneCall[**P, T: Object | str | bytes](One[P, T]):
     """A method that is one operation. `fill` returns its Call unsent."""
 
     def __init__(self, described: Operation, fill: Callable[Concatenate[Any, P], Call[T]]) -> None:
@@ -166,7 +166,7 @@ class ManyCalls[**P, T: Object](Many[P, T]):
         _register(self.operation, owner, name)
 
 
-def operation[**P, T: Object | str](
+def operation[**P, T: Object | str | bytes](
     operation_id: str, method: str, path: str
 ) -> Callable[[Callable[Concatenate[Any, P], Call[T]]], OneCall[P, T]]:
     """Make a method of one call out of a function that fills it in."""

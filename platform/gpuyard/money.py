@@ -65,6 +65,11 @@ class Invoices[M](Resource[M]):
     def csv(self, invoice_id: str, /) -> Call[str]:
         return Call(str, (invoice_id,), headers={"Accept": "text/csv"})
 
+    @operation("invoice_pdf", "GET", "/invoices/{id}.pdf")
+    def pdf(self, invoice_id: str, /) -> Call[bytes]:
+        """Return the printed invoice, where the server has the `pdf` extra (406 where not)."""
+        return Call(bytes, (invoice_id,), headers={"Accept": "application/pdf"})
+
 
 class Budgets[M](Resource[M]):
     @listing("budget_list", "/budgets")

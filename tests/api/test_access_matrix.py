@@ -44,6 +44,7 @@ EXPECTED = {
     "invoices": "get:billing:read",
     "invoices/<str:id>.html": "get:billing:read",
     "invoices/<str:id>.csv": "get:billing:read",
+    "invoices/<str:id>.pdf": "get:billing:read",
     "invoices/<str:id>": "get:billing:read",
     "budgets": "get:billing:read post:billing:write",
     "budgets/<str:id>": "get:billing:read patch:billing:write delete:billing:write",

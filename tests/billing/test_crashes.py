@@ -74,6 +74,22 @@ def _refund() -> Callable[[], Any]:
     )
 
 
+def _refund_sent() -> Callable[[], Any]:
+    payment = _payment()
+
+    def send() -> None:
+        if payments.refundable_minor(payment, at=NOON):
+            refund = payments.begin_refund(payment_id=payment.pk, amount_minor=500, at=NOON)
+            payments.attempt_refund(refund_id=refund.pk, provider=PaperProvider(), at=NOON)
+
+    return send
+
+
+def _paid() -> Callable[[], Any]:
+    payment = payments.begin(owner=make_owner(), currency="USD", amount_minor=500, provider="paper", key="k", at=NOON)
+    return lambda: payments.attempt(payment_id=payment.pk, provider=PaperProvider(), at=NOON)
+
+
 def _payout() -> Callable[[], Any]:
     _, payee, lease = _world()
     metering.finish(reference=lease, at=HOUR, ended_by="tenant")
@@ -88,13 +104,16 @@ def _payout() -> Callable[[], Any]:
     return pay
 
 
+ACTS = [_top_up, _paid, _close, _finish, _late_stop, _void, _start, _refund, _refund_sent, _payout]
+
+
 def _written() -> tuple[int, ...]:
     tables: tuple[Any, ...] = (Journal, Transfer, Meter, Adjustment, BillingRun)
     return tuple(table._default_manager.count() for table in tables)
 
 
 @pytest.mark.django_db
-@pytest.mark.parametrize("world", [_top_up, _close, _finish, _late_stop, _void, _start, _refund, _payout])
+@pytest.mark.parametrize("world", ACTS)
 def test_a_death_at_any_statement_leaves_nothing_and_a_rerun_does_it_once(world: Callable[[], Any]) -> None:
     act = world()
     before, point = _written(), 0

@@ -2,6 +2,7 @@
 
 import hashlib
 import hmac
+import importlib.util
 import json
 from datetime import timedelta
 from typing import Any
@@ -318,5 +319,10 @@ def test_every_invoice_can_be_printed(caller: Caller, lines: list[invoicing.Item
 
     for form in ("", ".html", ".csv"):
         assert caller.get(f"/api/v1/invoices/{issued.public_id}{form}").status_code == 200, form
+    pdf = caller.get(f"/api/v1/invoices/{issued.public_id}.pdf")
+    if importlib.util.find_spec("weasyprint"):
+        assert (pdf.status_code, pdf.content[:5]) == (200, b"%PDF-")
+    else:
+        assert (pdf.status_code, pdf.json()["type"].rpartition("/")[2]) == (406, "no-pdf")
     invoicing.void(invoice_id=issued.pk, at=NOON)
     assert "(void)" in caller.get(f"/api/v1/invoices/{issued.public_id}.html").content.decode()
