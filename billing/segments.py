@@ -7,6 +7,7 @@ from itertools import groupby, pairwise, zip_longest
 
 from django.db.models import F, Q
 
+from apikit.errors import DomainError
 from billing import charging, pricing, timeline
 from billing.models import Meter, MeterFact, PriceVersion, Segment, Void
 from billing.models.meters import Lane, Use
@@ -14,6 +15,11 @@ from billing.models.meters import Lane, Use
 log = logging.getLogger(__name__)
 AS_ITS_METER = ("payer_id", "payee_id", "commission_bp", "tax_on_commission_bp", "shard")
 FOREVER_S = 2**40  # after every end; a numerator "for good" is one at this second
+
+
+class UsageTooLarge(DomainError):
+    slug = "usage-too-large"
+    title = "The exact usage passes what is stored"
 
 
 def lane_of(use: str) -> Lane:
@@ -182,6 +188,8 @@ def _chain(meters: Iterable[Meter]) -> None:
                 segment.base_num, segment.followed = base, followed
                 changed.append(segment)
             base += segment.rate_micros_per_hour * overlap_s(segment, 0, FOREVER_S if segment.end_s else 0)
+        if base > pricing.INT64_MAX:  # written, it would break the sums of everybody in its shard
+            raise UsageTooLarge(f"{reading.meter} has used more than can be reckoned with.", numerator=str(base))
         Segment.objects.bulk_update(changed, ["base_num", "followed"])
         store_void_num(reading)
 

@@ -1,12 +1,13 @@
 """Meters: facts become segments, segments become charges, each posted once."""
 
+from contextlib import nullcontext
 from itertools import permutations
 from uuid import uuid4
 
 import pytest
-from books import NOON, after, make_owner, make_price, run
+from books import LONG_AGO, NOON, after, make_owner, make_price, run
 
-from billing import close, downtime, exhaustion, holds, ledger, metering, statements, wallets
+from billing import close, downtime, exhaustion, holds, ledger, metering, segments, statements, wallets
 from billing.models import Journal, Meter, MeterFact, Segment
 
 pytestmark = pytest.mark.django_db
@@ -193,3 +194,14 @@ def test_a_wallet_that_runs_dry_names_what_has_to_stop_and_never_goes_below_zero
     metering.finish(reference=lease, at=after(1100), ended_by="balance")
     assert exhaustion.due(at=after(2000)) == []
     assert wallets.balance(owner=payer, currency="USD", at=after(2000)).balance_micros == 0
+
+
+@pytest.mark.parametrize(("seconds", "fits"), [(2**63 // 10**12, True), (2**63 // 10**12 + 1, False)])
+def test_usage_beyond_64_bits_is_refused_before_it_is_written(seconds: int, fits: bool) -> None:
+    lease = run(payer=make_owner(10**15), price=make_price(10**12), at=LONG_AGO)
+    close.close(shard=0, to=after(seconds - 1, LONG_AGO), at=after(seconds - 1, LONG_AGO))
+
+    with nullcontext() if fits else pytest.raises(segments.UsageTooLarge):
+        metering.finish(reference=lease, at=after(seconds, LONG_AGO), ended_by="tenant")
+
+    assert (Segment.objects.get().end_s is not None) == fits

@@ -10,7 +10,7 @@ from zoneinfo import ZoneInfo
 from books import NOON, after, make_owner, make_price, run
 from django.db import DataError, connection, transaction
 
-from billing import close, currencies, invoicing, metering, pricing, statements
+from billing import close, currencies, invoicing, metering, pricing, segments, statements
 from billing.models import Adjustment, BillingRun, Journal, Meter, MeterFact, Segment, Transfer
 
 Adapter = Callable[[dict[str, Any]], dict[str, Any]]
@@ -101,7 +101,7 @@ def r09(given: dict[str, Any]) -> dict[str, Any]:
         with transaction.atomic():
             assert use(price=given["price_u_per_hour"], seconds=given["seconds"], cuts=3) == charged
         fits = True
-    except DataError:  # PostgreSQL's BIGINT is checked: it refuses, and never wraps round
+    except (DataError, segments.UsageTooLarge):  # PostgreSQL's BIGINT is checked: it refuses, and never wraps round
         fits = False
     assert fits == (num <= pricing.INT64_MAX)
     return {"numerator": num, "fits_int64": fits, "charge_u": charged}
