@@ -43,16 +43,16 @@ MUTANTS = (
     ),
     Mutant(
         "balance read and written back",
-        "billing/ledger.py",
-        "SET balance_micros = b.balance_micros + d.amount",
-        "SET balance_micros = d.amount",
+        "billing/migrations/0007_posting_in_one_call.py",
+        "SET balance_micros = b.balance_micros + deltas[i]",
+        "SET balance_micros = deltas[i]",
         (TERMS,),
     ),
     Mutant(
         "the same key posts again",
-        "billing/ledger.py",
-        " ON CONFLICT (key) DO NOTHING RETURNING id",
-        " ON CONFLICT (key) DO UPDATE SET memo = '' RETURNING id",
+        "billing/migrations/0007_posting_in_one_call.py",
+        "VALUES (key_, kind_,",
+        "VALUES (key_ || random(), kind_,",
         (TERMS,),
     ),
     Mutant(

@@ -56,8 +56,8 @@ MUTANTS = (
     Mutant(
         "a known move of the price is not reckoned with",
         "billing/exhaustion.py",
-        "        if changing:\n",
-        "        if changing and credits:\n",
+        "    if changing:\n",
+        "    if changing and credits:\n",
         (EXHAUSTION,),
     ),
     Mutant(

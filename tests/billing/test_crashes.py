@@ -131,6 +131,7 @@ def test_a_death_at_any_statement_leaves_nothing_and_a_rerun_does_it_once(world:
 
 
 @pytest.mark.django_db(transaction=True)
+@pytest.mark.timeout(3_000)  # --histories 2000 kills 400 workers
 def test_real_kills_of_workers_leave_right_books(request: pytest.FixtureRequest) -> None:
     """SIGKILL at a random moment, two workers at once. `--histories N` kills N / 10 times (at least 12)."""
     kills = max(12, (request.config.getoption("--histories", default=None) or 0) // 10)

@@ -25,6 +25,7 @@ from billing.models.meters import Lane
 BEGIN = datetime(2026, 3, 1, tzinfo=UTC)
 BEGIN_S = int(BEGIN.timestamp())
 BATCH = 500
+pytestmark = pytest.mark.timeout(6_000)  # --histories 100000 takes its time
 
 
 @pytest.fixture
