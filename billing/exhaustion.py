@@ -221,7 +221,7 @@ def ahead(*, until: datetime) -> list[tuple[str, datetime]]:
         payer__in=list(instants), settled_at=None, segments__end_s=None, segments__rate_micros_per_hour__gt=0
     )
     found = running.order_by("reference").values_list("reference", "payer").distinct()
-    return [(reference, instants[payer]) for reference, payer in found]
+    return [(reference, dry_at) for reference, payer in found if (dry_at := instants[payer]) is not None]
 
 
 @transaction.atomic
