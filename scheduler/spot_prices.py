@@ -34,15 +34,31 @@ def step_due(*, at: datetime) -> int:
     if not series:
         return 0
     used, last, on_demand = utilisation(at=at), _last_versions(series), _on_demand(at=at)
-    moved = 0
+    moved, nothing_there = 0, [row for row in series if _kind(row) not in used]
+    _note_unmoved(nothing_there, slot=slot, at=at)
     for row in series:
-        share, version = used.get((row.sku.split("/")[0], row.region, row.tier)), last.get(row.pk)
+        if _kind(row) not in used:
+            continue
+        share, version = used[_kind(row)], last.get(row.pk)
         ceiling = on_demand.get((row.sku, row.region, row.tier, row.currency))
         try:
             moved += _step(row, slot=slot, share=share, last=version, on_demand_micros=ceiling, at=at)
         except Exception:  # one series must not stop the others; the next tick tries it again
             log.exception("spot price could not be moved", extra={"series": row.pk})
     return moved
+
+
+def _kind(row: PriceSeries) -> Kind:
+    return row.sku.split("/")[0], row.region, row.tier
+
+
+def _note_unmoved(series: Sequence[PriceSeries], *, slot: int, at: datetime) -> None:
+    """Note in one statement that nothing moves what there are no GPUs of: most of a price list may be that."""
+    steps = [SpotStep(series=row, slot=slot, at=at, rule=spot_rule.NAME) for row in series]
+    SpotStep.objects.bulk_create(
+        steps, update_conflicts=True, unique_fields=["series"],
+        update_fields=["slot", "at", "rule", "used_bp", "version"],
+    )  # fmt: skip
 
 
 def utilisation(*, at: datetime) -> dict[Kind, Used]:
@@ -66,13 +82,13 @@ def utilisation(*, at: datetime) -> dict[Kind, Used]:
 
 @transaction.atomic
 def _step(
-    row: PriceSeries, *, slot: int, share: Used | None, last: PriceVersion | None, on_demand_micros: int | None,
+    row: PriceSeries, *, slot: int, share: Used, last: PriceVersion | None, on_demand_micros: int | None,
     at: datetime,
 ) -> bool:  # fmt: skip
     step, _ = SpotStep.objects.select_for_update().get_or_create(series=row, defaults={"slot": slot - 1, "at": at})
     if step.slot >= slot:
         return False  # another has made it since
-    used_bp = share[0] * spot_rule.ALL_BP // share[1] if share and share[1] else None
+    used_bp = share[0] * spot_rule.ALL_BP // share[1] if share[1] else None
     step.slot, step.at, step.rule, step.used_bp, step.version = slot, at, spot_rule.NAME, used_bp, None
     if used_bp is not None and last is not None and on_demand_micros is not None:
         step.version = _move(row, last=last, used_bp=used_bp, on_demand_micros=on_demand_micros, at=at)

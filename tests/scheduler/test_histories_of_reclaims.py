@@ -12,6 +12,7 @@ from datetime import timedelta
 
 import pytest
 from django.conf import LazySettings
+from django.db.models import Q
 
 from agents import host_life
 from agents.models import Host, Workload
@@ -22,7 +23,7 @@ from leasing import parking
 from leasing.calendar import HELD_EPOCH
 from leasing.models import Allocation, Lease
 from leasing.notice_models import Notice
-from leasing.promises import LEAVING
+from leasing.promises import LEAVING, running_since
 from leasing.states import EndReason, State
 from scheduler import announcing, converging, making_room, moving, placing, recovery, spot_prices
 from tenants.models import Organization
@@ -203,12 +204,16 @@ def _faults(history: History) -> list[str]:
         if notice.ends_at - notice.given_at < promised:
             found.append(f"{notice} of {notice.lease.public_id} is shorter than promised")
         if notice.outcome == "served":
+            ended_s = notice.ends_at.timestamp()
             late = Segment.objects.filter(
-                meter__reference=notice.lease.public_id, start_s__lt=notice.ends_at.timestamp(),
-                end_s__gt=notice.ends_at.timestamp(),
-            )  # fmt: skip
+                Q(end_s=None) | Q(end_s__gt=ended_s), meter__reference=notice.lease.public_id, start_s__lt=ended_s
+            )
             if late.exists():
                 found.append(f"{notice.lease.public_id} was charged past {notice.ends_at}")
+        if notice.given_at == at and notice.closed_at is None and notice.cause != "move":
+            began = running_since([notice.lease])[notice.lease_id]
+            if at - began < timedelta(seconds=notice.lease.min_runtime_s):
+                found.append(f"{notice.lease.public_id} ran since {began} only")
     open_leaving = set(Notice.objects.filter(closed_at=None, cause__in=LEAVING).values_list("lease", flat=True))
     leaving = set(Lease.objects.filter(leaves_at__isnull=False).values_list("pk", flat=True))
     if open_leaving != leaving:
