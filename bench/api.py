@@ -5,7 +5,6 @@ the embedded PostgreSQL with fsync on, the web server the one of production. Wri
 """
 
 import argparse
-import http.client
 import json
 import os
 import platform as machine_of
@@ -23,6 +22,7 @@ from uuid import uuid4
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "platform"), str(Path(__file__).parent)]
 
+import api_lists  # noqa: E402
 import api_load as load  # noqa: E402
 import psycopg  # noqa: E402
 
@@ -144,7 +144,10 @@ def measure_creation(options: argparse.Namespace) -> dict[str, Any]:
             _wait_for(there.api_port, lease_call(keys)(0))
             _wait_for(there.bare_port, load.Call("/bare", BARE_BODY, JSON))
             lines = _scenarios(there, keys, options)
-    return {"durable": {name: value[0] for name, value in durable.items() if value}, "scenarios": lines}
+            forget_leases()
+            load.ask_once(there.api_port, lease_call(keys)(0))
+            lists = api_lists.measure(port=there.api_port, key=keys[0], database_url=os.environ["DATABASE_URL"])
+    return {"durable": {name: value[0] for name, value in durable.items() if value}, "scenarios": lines} | lists
 
 
 def _create_table(source: Path) -> str:
@@ -156,13 +159,10 @@ def _create_table(source: Path) -> str:
 
 def _wait_for(port: int, call: load.Call) -> None:
     def answers() -> bool:
-        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
         try:
-            load.ask(connection, call)
+            load.ask_once(port, call)
         except OSError:
             return False
-        finally:
-            connection.close()
         return True
 
     processes.poll_until(answers, within_s=120, what=f"The web server on port {port}")
@@ -234,7 +234,7 @@ def _row(line: dict[str, Any]) -> str:
 def main(argv: list[str] | None = None) -> int:
     """Measure, print, write bench/out/api.json; returns 1 if an aim of issue 2 is missed with --check."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--clients", type=int, nargs="+", default=[1, 8], help="threads with keep-alive")
+    parser.add_argument("--clients", type=int, nargs="+", default=[1, 8, 50], help="threads with keep-alive")
     parser.add_argument("--rounds", type=int, default=5, help="of each side, taking turns")
     parser.add_argument("--seconds", type=float, default=3.0, help="length of a round")
     parser.add_argument("--starts", type=int, default=10, help="samples of request-to-active; 0 leaves it out")
@@ -248,7 +248,7 @@ def main(argv: list[str] | None = None) -> int:
     print(f"{found['machine']}; load {found['load_before'][0]}\n{HEADING}", flush=True)
     if options.rounds:
         creation = measure_creation(options)
-        # The busiest scenario, each client a tenant of his own: one tenant's requests queue for his own lock.
+        # Fifty clients, each a tenant of his own: one tenant's requests queue for his own lock.
         chief = creation["scenarios"][-1]
         found |= creation | {name: chief[name] for name in chief if name not in {"clients", "tenants", "answers"}}
     if options.starts:

@@ -124,6 +124,15 @@ def _client(
         connection.close()
 
 
+def ask_once(port: int, call: Call) -> bytes:
+    """Send one POST over a connection of its own. Raises OSError if nobody is there."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+    try:
+        return ask(connection, call)
+    finally:
+        connection.close()
+
+
 def ask(connection: http.client.HTTPConnection, call: Call) -> bytes:
     """Send one POST over a connection that stays open and return the body of its 201."""
     connection.request("POST", call.path, call.body, call.headers)

@@ -15,10 +15,11 @@ from django.db import transaction
 from django.db.models import Q
 
 from agents import workloads
+from apikit.instants import instant as instant_text
 from billing import holds, metering
 from leasing import calendar, promises, starting, terms
 from leasing.models import Lease
-from leasing.moves import WrongState, instant_text, locked, move
+from leasing.moves import WrongState, locked, move
 from leasing.states import EndReason, State
 
 MAX_FAILED_STARTS = 3

@@ -117,7 +117,3 @@ def move(lease: Lease, to: State, *, at: datetime, reason: str, detail: str = ""
     lease.save()
     record(lease, to=to, came_from=came_from, reason=reason, at=at, detail=detail, **facts)
     return lease
-
-
-def instant_text(moment: datetime) -> str:
-    return moment.strftime("%Y-%m-%dT%H:%M:%SZ")

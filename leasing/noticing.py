@@ -6,8 +6,8 @@ from typing import Any
 from uuid import UUID
 
 from agents import workloads
+from apikit.instants import instant as instant_text
 from leasing.models import Lease, LeaseEvent
-from leasing.moves import instant_text
 from leasing.notice_models import Notice
 from outbox import messages
 

@@ -19,13 +19,14 @@ from django.db import transaction
 
 from agents import fence, workloads
 from agents.models import Workload
+from apikit.instants import instant as instant_text
 from billing import budgets, holds, metering, pricing, wallets
 from leasing import actions, calendar, gpu_quota, promised_price, starting
 from leasing.assigning import Assignment
 from leasing.calendar import Seat
 from leasing.grammar import Request
 from leasing.models import Allocation, Lease, LeaseMember
-from leasing.moves import WrongState, instant_text, locked, move
+from leasing.moves import WrongState, locked, move
 from leasing.states import State
 from tenants.models import Organization
 

@@ -171,7 +171,9 @@ def _term(asked: Mapping[str, Any], at: datetime) -> Term:
             return Term()
         return terms.checked(terms.from_text(given) if isinstance(given, str) else Term(**given), at=at)
     except TermError as fault:
-        raise _invalid(f"/{name}{fault.pointer}", fault.code, fault.detail) from None
+        # Of a text, the fault is in the text: it has no members that could be pointed at.
+        pointer = f"/{name}" if isinstance(given, str) else f"/{name}{fault.pointer}"
+        raise _invalid(pointer, fault.code, fault.detail) from None
 
 
 def _places(

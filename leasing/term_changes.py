@@ -13,9 +13,10 @@ from django.conf import settings
 from django.db import transaction
 
 from apikit.errors import InvalidInput
+from apikit.instants import instant as instant_text
 from leasing import actions, calendar, starting, terms
 from leasing.models import Lease
-from leasing.moves import WrongState, instant_text, locked, note
+from leasing.moves import WrongState, locked, note
 from leasing.states import OnInterrupt, State
 
 MAX_RENEWED_AHEAD = timedelta(days=2 * 366)  # by hand: the present period and the next, also of a year

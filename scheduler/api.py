@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator
 from typing import Any, ClassVar
 
 from django.core.handlers.asgi import ASGIRequest
+from django.db import connection
 from django.http import StreamingHttpResponse
 from rest_framework.request import Request
 from rest_framework.response import Response
@@ -102,6 +103,8 @@ def _resumed(request: Request, position: int) -> int:
 
 
 def _stream(messages: AsyncIterator[str]) -> StreamingHttpResponse:
+    if not connection.in_atomic_block:
+        connection.close()  # what was asked for this request is answered, and a stream holds none
     # X-Accel-Buffering: a proxy that gathers the answer would keep the follower waiting.
     return StreamingHttpResponse(messages, content_type="text/event-stream", headers={"X-Accel-Buffering": "no"})
 

@@ -5,10 +5,10 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
+from apikit.instants import instant_or_none as instant
 from apikit.language import chosen
 from apikit.money import Money
 from leasing.models import Quote
-from scheduler.rendering import instant
 
 _GROUP_FIELDS = {"model": "gpu_model", "region": "region"}
 

@@ -2,12 +2,13 @@
 
 from collections import defaultdict
 from collections.abc import Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 from uuid import UUID
 
 from agents import machines
 from agents.models import Host, Workload
+from apikit.instants import instant_or_none as instant
 from apikit.language import chosen
 from apikit.money import Money
 from billing import metering
@@ -19,10 +20,6 @@ from leasing.terms import Term
 from scheduler import endpoints
 
 _RUNS = {"ready": "running"}
-
-
-def instant(moment: datetime | None) -> str | None:
-    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ") if moment else None
 
 
 def leases(rows: Sequence[Lease], *, at: datetime, with_cost: bool) -> list[dict[str, Any]]:

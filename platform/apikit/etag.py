@@ -23,6 +23,7 @@ def etag(version: int) -> str:
 
 def names(header: str, version: int) -> bool:
     """Tell whether an If-Match or If-None-Match header names this version (or is `*`)."""
+    # Weak ones too: a proxy that compresses makes W/"3" of "3", and the version that was seen is the same.
     tags = [tag.strip().removeprefix("W/") for tag in header.split(",")]
     return "*" in tags or etag(version) in tags
 

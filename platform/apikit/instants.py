@@ -4,7 +4,8 @@ from datetime import UTC, datetime
 
 
 def instant(moment: datetime) -> str:
-    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    # Not strftime: its %Y writes the year 97 with two digits.
+    return f"{moment.astimezone(UTC).replace(tzinfo=None).isoformat(timespec='seconds')}Z"
 
 
 def instant_or_none(moment: datetime | None) -> str | None:

@@ -28,6 +28,14 @@ def seconds(name: str, default: int) -> int:
     return int(value)
 
 
+def count(name: str, default: int) -> int:
+    """Return a whole number, such as how many of something there may be."""
+    value = text(name, str(default))
+    if not value.isascii() or not value.isdigit():
+        raise ImproperlyConfigured(f"{name} is {value!r}; a whole number would be right.")
+    return int(value)
+
+
 def hex_key(name: str, default: str | None) -> str:
     """Return 64 hexadecimal digits: 32 bytes of a key."""
     value = text(name, default).lower()

@@ -77,14 +77,17 @@ _TIMEOUTS_MS = {
     "statement_timeout": 1000 * env.seconds("DATABASE_STATEMENT_TIMEOUT_S", 0),
     "idle_in_transaction_session_timeout": 1000 * env.seconds("DATABASE_IDLE_IN_TRANSACTION_TIMEOUT_S", 0),
 }
+# The most connections of this process, shared by its threads; 0: each thread keeps its own for a while.
+_POOL = env.count("DATABASE_POOL", 0)
 DATABASES = {
     "default": env.database(env.text("DATABASE_URL"))
     | {
-        "CONN_MAX_AGE": env.seconds("DATABASE_CONN_MAX_AGE_S", 60),
+        "CONN_MAX_AGE": 0 if _POOL else env.seconds("DATABASE_CONN_MAX_AGE_S", 60),
         "CONN_HEALTH_CHECKS": True,
         "OPTIONS": {
             "application_name": "gpuyard",
             "options": " ".join(f"-c {name}={value}" for name, value in _TIMEOUTS_MS.items()),
+            **({"pool": {"min_size": 1, "max_size": _POOL, "timeout": 60}} if _POOL else {}),
         },
     }
 }

@@ -14,6 +14,7 @@ from django.urls import resolve
 
 from apikit import json_schema, strict_query
 from apikit.strict_fields import StrictSerializer
+from console import api_answers
 from console.api_operations import OPERATIONS, Operation
 
 PREFIX = "/api/v1"
@@ -33,7 +34,7 @@ _ABOUT = (
 @cache
 def document() -> Json:
     """Return the whole description; it does not change while the process runs."""
-    schemas: dict[str, Json] = {"Problem": _PROBLEM, "Object": {"type": "object"}, "Page": _PAGE}
+    schemas: dict[str, Json] = {"Problem": _PROBLEM, "Page": _PAGE, **api_answers.schemas()}
     paths: dict[str, Json] = {}
     for operation in OPERATIONS:
         paths.setdefault(PREFIX + operation.path, {})[operation.method] = _operation(operation, schemas)
@@ -135,8 +136,7 @@ def _success(operation: Operation) -> Json:
         return {"description": "Done."}
     if operation.form.startswith("text/"):
         return {"description": "The document.", "content": {operation.form: {"schema": {"type": "string"}}}}
-    name = "Page" if operation.form == "list" else "Object"
-    content: Json = {"application/json": {"schema": {"$ref": f"#/components/schemas/{name}"}}}
+    content: Json = {"application/json": {"schema": api_answers.of(operation)}}
     if operation.streams:
         content["text/event-stream"] = {"schema": {"type": "string"}}
     return {"description": "Done.", "content": content}

@@ -321,3 +321,10 @@ def test_ssh_keys_are_changed_for_the_next_start_and_an_ended_lease_is_not_chang
     late = caller.send("PATCH", address, {"name": "late"}, If_Match="*")
 
     assert (late.status_code, late.json()["actions"]) == (409, [])
+
+
+@pytest.mark.parametrize("term", ["59s", "367d", "2 h", "3600"])
+def test_a_fault_in_a_term_that_is_a_text_points_at_the_text(caller: MemberCaller, term: str) -> None:
+    (found,) = caller.post(LEASES, {**BODY, "term": term}).json()["errors"]
+
+    assert found["pointer"] == "/term"

@@ -2,6 +2,7 @@
 
 import json
 import time
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 
 from apikit import strict_json
 from apikit.errors import DomainError, InvalidInput
+from apikit.instants import instant
 from tests.apikit.conftest import Caller
 from tests.apikit.example_door import NoteBody
 
@@ -274,3 +276,7 @@ def test_an_error_body_stays_small_and_echoes_little(caller: Caller) -> None:
     assert answer.status_code == 422
     assert len(answer.content) <= 4096
     assert "z" * 65 not in answer.content.decode()
+
+
+def test_an_instant_of_the_first_centuries_is_written_with_four_digits_too() -> None:
+    assert instant(datetime(97, 6, 23, 3, 20, 49, 5, tzinfo=UTC)) == "0097-06-23T03:20:49Z"
