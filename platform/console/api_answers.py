@@ -81,12 +81,14 @@ _OBJECTS = {
         "id:text version:int actions:texts created_at:at expires_at:at state:text name:text zone:text access:text"
         " declared:map? simulated:bool host:text? ~token:text"
     ),
-    "Wallet": (
+    "Wallet": "balances:Balance[]",
+    "Balance": (
         "currency:text balance:money held:money accrued:money available:money credit_line:money credits:money"
         " burn:price exhausts_at:at?"
     ),
     "TopUp": "id:text state:text provider:text amount:any currency:text created_at:at settled_at:at?",
     "Voucher": "",
+    "ReceiptKey": "",
     "LedgerEntry": "id:int kind:text account:text amount:money effective_at:at posted_at:at memo:text?",
     "Statement": "currency:text from:at to:at opening:money paid_in:money charged:money closing:money references:list",
     "Invoice": (
@@ -124,7 +126,8 @@ _SHOWN = {
     "host_devices": "Device", "host_events": "HostEvent", "host_score": "Score", "host_self_test": "SelfTest",
     "enrolment": "Enrolment", "wallet": "Wallet", "wallet_top_up": "TopUp", "wallet_voucher": "Voucher",
     "ledger_entry": "LedgerEntry", "statement": "Statement", "invoice": "Invoice", "budget": "Budget",
-    "earning": "Earning", "payout": "Payout", "api_key": "ApiKey", "api_key_rotate": "RotatedKey",
+    "earning": "Earning", "payout": "Payout", "receipt_key": "ReceiptKey", "api_key": "ApiKey",
+    "api_key_rotate": "RotatedKey",
     "member": "OrganizationMember", "audit_event": "AuditEvent", "webhook": "Webhook", "webhook_delivery": "Delivery",
     "webhook_test": "Delivery",
 }  # fmt: skip
@@ -137,13 +140,18 @@ def schemas() -> dict[str, Json]:
     return {name: _object(members) for name, members in _OBJECTS.items()}
 
 
-def of(operation: Operation) -> Json:
-    """Return the schema of what an operation answers with. Raises KeyError if nobody has said what it shows."""
+def kind_of(operation: Operation) -> str | None:
+    """Return what an operation shows; None if nobody has said it here."""
     words = operation.name.split("_")
     fitting = ("_".join(words[:count]) for count in range(len(words), 0, -1))
-    kind = next((_SHOWN[name] for name in fitting if name in _SHOWN), None)
+    return next((_SHOWN[name] for name in fitting if name in _SHOWN), None)
+
+
+def of(operation: Operation) -> Json:
+    """Return the schema of what an operation answers with; an object of unknown members if nobody has said."""
+    kind = kind_of(operation)
     if kind is None:
-        raise KeyError(operation.name)
+        return {"$ref": "#/components/schemas/Page"} if operation.form == "list" else {"type": "object"}
     shown = {"$ref": f"#/components/schemas/{kind}"}
     if operation.form == "list":
         page = {"$ref": "#/components/schemas/Page"}

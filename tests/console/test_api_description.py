@@ -14,8 +14,8 @@ from django.test import Client
 from django.urls import get_resolver, resolve
 
 import gpuyard
-from console import api_description
-from console.api_operations import OPERATIONS
+from console import api_answers, api_description
+from console.api_operations import OPERATIONS, Operation
 from scheduler import acts_api
 from tenants.door_checks import doors, methods_of
 from tests.gpuyard.test_operations import STILL_TO_OPEN
@@ -46,6 +46,14 @@ def test_it_has_every_door_and_no_other() -> None:
     }
 
     assert described == real
+
+
+@pytest.mark.parametrize("operation", [o for o in OPERATIONS if o.form in {"object", "list"}], ids=lambda o: o.name)
+def test_every_answer_is_described(operation: Operation) -> None:
+    kind = api_answers.kind_of(operation)
+
+    assert kind in api_answers.schemas()
+    assert f"/schemas/{kind}" in json.dumps(api_description.document()["paths"][f"/api/v1{operation.path}"])
 
 
 def test_every_act_of_a_lease_is_an_operation() -> None:
