@@ -25,6 +25,8 @@ from leasing.states import State
 
 Outcome = Lease | Exception
 
+UNKNOWN_HOST = "a host that this database does not know of"  # it was restored to an earlier state
+
 
 class NotYet(DomainError):
     """An earlier epoch may still run somewhere: the fence is not safe."""
@@ -130,7 +132,7 @@ def _refusals(leases: Iterable[Lease], decided: Mapping[UUID, Assignment], *, at
     """Return why some of the leases cannot be assigned as they stand."""
     refused: dict[UUID, Outcome] = {}
     now = [lease for lease in leases if not _starts_later(lease, decided[lease.pk], at)]
-    unsafe = _unsafe([lease for lease in now if lease.epoch], at=at)  # what starts later waits for the fence then
+    unsafe = _unsafe(now, at=at)  # what starts later waits for the fence then
     in_the_way = calendar.all_in_the_way(
         {lease.pk: [(seat.device_id, seat.units) for seat in decided[lease.pk].seats] for lease in now}, at=at
     )
@@ -146,14 +148,16 @@ def _refusals(leases: Iterable[Lease], decided: Mapping[UUID, Assignment], *, at
     return refused
 
 
-def _unsafe(leases: Iterable[Lease], *, at: datetime) -> dict[UUID, UUID]:
+def _unsafe(leases: Iterable[Lease], *, at: datetime) -> dict[UUID, str]:
     """Return the leases of an earlier epoch that may still run, each with a host on which it may."""
-    by_reference = {lease.public_id: lease.pk for lease in leases}
+    candidates = list(leases)
+    fenced = {lease.pk: UNKNOWN_HOST for lease in candidates if lease.fenced_until and lease.fenced_until > at}
+    by_reference = {lease.public_id: lease.pk for lease in candidates if lease.epoch}
     if not by_reference:
-        return {}
+        return fenced
     running = Workload.objects.filter(reference__in=by_reference, gone_at__isnull=True)
-    return {
-        by_reference[workload.reference]: workload.host_id
+    return fenced | {
+        by_reference[workload.reference]: str(workload.host_id)
         for workload in running
         if (safe_at := fence.safe_at(workload)) is None or safe_at > at
     }
@@ -161,11 +165,11 @@ def _unsafe(leases: Iterable[Lease], *, at: datetime) -> dict[UUID, UUID]:
 
 def unsafe_among(leases: Iterable[Lease], *, at: datetime) -> set[UUID]:
     """Return those of the waiting leases whose earlier containers are not proven stopped: `assign` would say NotYet."""
-    return set(_unsafe([lease for lease in leases if lease.epoch], at=at))
+    return set(_unsafe(leases, at=at))
 
 
 def _take_over(lease: Lease, assignment: Assignment) -> None:
-    lease.epoch += 1
+    lease.epoch += 1 + lease.epochs_lost
     lease.option_index = assignment.option_index
     lease.sku = assignment.sku
     lease.price_micros_per_hour = assignment.micros_per_hour

@@ -160,9 +160,10 @@ def _recover(lease: Lease, notice: Notice | None, *, cause: str, at: datetime, d
 def _move_in(lease_id: UUID, place: LeaseMove, *, at: datetime) -> None:
     """Give what is held to the next epoch; it starts there as soon as nothing of the last one runs (the fence)."""
     lease = locked(lease_id)
-    lease.epoch += 1
+    before = lease.epoch
+    lease.epoch += 1 + lease.epochs_lost
     Allocation.objects.filter(lease=lease, epoch=HELD_EPOCH, released_at=None).update(epoch=lease.epoch)
-    member = lease.members.filter(epoch=lease.epoch - 1).get()
+    member = lease.members.filter(epoch=before).get()
     LeaseMember.objects.create(
         lease=lease, epoch=lease.epoch, rank=0, host_id=place.to_host_id, gpu_count=member.gpu_count,
         price_version_id=place.price_version_id, price_micros_per_hour=place.price_micros_per_hour,

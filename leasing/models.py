@@ -115,6 +115,10 @@ class Lease(models.Model):
     charged_micros = models.BigIntegerField(null=True, blank=True)  # final, once ended
 
     epoch = models.BigIntegerField(default=0)  # the fence: +1 with each assignment
+    # After a restore (scheduler.restoring): epochs that may have been used in the time that is lost, and until when
+    # hosts may run what they were told then.
+    epochs_lost = models.BigIntegerField(default=0, db_default=0)
+    fenced_until = models.DateTimeField(null=True, blank=True)
     meter_seq = models.BigIntegerField(default=0)
     failed_starts = models.PositiveSmallIntegerField(default=0)
     avoid_hosts = models.JSONField(default=list, blank=True)  # where it failed to start, ids

@@ -94,8 +94,9 @@ def _rebind(
     metering.stop(reference=lease.public_id, seq=lease.meter_seq, at=stopped_at, cause=reason)
     lease = move(lease, State.INTERRUPTED, at=at, reason=reason, last_good=instant_text(stopped_at))
     workloads.unwant(reference=lease.public_id, at=at, reason=reason)
-    lease.epoch += 1
-    _hold_seats(lease, assignment.seats, at=at)
+    before = lease.epoch
+    lease.epoch += 1 + lease.epochs_lost
+    _hold_seats(lease, assignment.seats, before=before, at=at)
     LeaseMember.objects.bulk_create(
         LeaseMember(
             lease=lease, epoch=lease.epoch, rank=rank, host_id=host_id, gpu_count=gpus,
@@ -110,11 +111,11 @@ def _rebind(
     return move(lease, State.PROVISIONING, at=at, reason=reason, **facts)
 
 
-def _hold_seats(lease: Lease, seats: Sequence[Seat], *, at: datetime) -> None:
-    """Let the present epoch hold the seats: what the one before held goes over, the rest is bound. DevicesTaken."""
+def _hold_seats(lease: Lease, seats: Sequence[Seat], *, before: int, at: datetime) -> None:
+    """Let the present epoch hold the seats: what epoch `before` held goes over, the rest is bound. DevicesTaken."""
     held = {
         (row.device_id, (row.units.lower, row.units.upper), row.mode): row
-        for row in calendar.live(lease_id=lease.pk) if row.epoch == lease.epoch - 1
+        for row in calendar.live(lease_id=lease.pk) if row.epoch == before
     }  # fmt: skip
     fresh = []
     for seat in seats:

@@ -4,20 +4,25 @@ from typing import Any
 
 from django import forms
 from django.contrib import admin, messages
+from django.core.exceptions import PermissionDenied
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
 
+from agents.operator_pages import act_with_reason, actor
 from apikit import clock
 from apikit.errors import DomainError
 from audit import log
+from leasing import refunding
 from leasing.admin import LeaseAdmin as LeasePages
 from leasing.admin import Part, ReadOnly
 from leasing.models import Lease
 from leasing.notice_models import LeaseMove, Notice
 from leasing.states import EndReason
-from scheduler import moving, recovery
+from scheduler import bans, moving, recovery
 from scheduler.models import RecentUse, SpotStep
+from tenants.admin import OrganizationAdmin as OrganizationPages
+from tenants.models import Organization
 
 
 class ReasonForm(forms.Form):
@@ -31,9 +36,30 @@ class Notices(Part):
     ordering = ["given_at"]
 
 
+@admin.register(Organization)
+class OrganizationAdmin(OrganizationPages):
+    actions = ["ban", "unban"]
+
+    @admin.action(description="Ban, with a reason: its keys are refused, its leases end", permissions=["change"])
+    def ban(self, request: HttpRequest, chosen: QuerySet[Organization]) -> HttpResponse | None:
+        return act_with_reason(
+            self, request, chosen, action="ban", title="Ban organizations",
+            explanation="Their keys and members are refused, their leases end now, nobody new comes onto their hosts.",
+            act=lambda each, reason: bans.ban(organization=each, reason=reason, by=actor(request), at=clock.now()),
+        )  # fmt: skip
+
+    @admin.action(description="Let in again, with a reason", permissions=["change"])
+    def unban(self, request: HttpRequest, chosen: QuerySet[Organization]) -> HttpResponse | None:
+        return act_with_reason(
+            self, request, chosen, action="unban", title="Let organizations in again",
+            explanation="Their keys and members are accepted again. What ended stays ended; their hosts stay cordoned.",
+            act=lambda each, reason: bans.unban(organization=each, reason=reason, by=actor(request), at=clock.now()),
+        )  # fmt: skip
+
+
 @admin.register(Lease)
 class LeaseAdmin(LeasePages):
-    actions = ["end_with_reason", "move_with_reason"]
+    actions = ["end_with_reason", "move_with_reason", "refund"]
     inlines = [*LeasePages.inlines, Notices]
 
     @admin.action(description="Move the selected leases off their hosts after their notice, with a reason")
@@ -71,6 +97,18 @@ class LeaseAdmin(LeasePages):
             "explanation": explanation,
         }
         return TemplateResponse(request, "admin/act_with_reason.html", page)
+
+    @admin.action(description="Refund all that was charged for them, with a reason")
+    def refund(self, request: HttpRequest, leases: QuerySet[Lease]) -> HttpResponse | None:
+        if not request.user.has_perm("billing.add_journal"):
+            raise PermissionDenied
+        return act_with_reason(
+            self, request, leases, action="refund", title="Refund leases",
+            explanation="Every charged second goes back into the tenant's wallet, and out of the owner's earnings.",
+            act=lambda each, reason: refunding.refund(
+                lease_id=each.pk, reason=reason, by=actor(request), at=clock.now()
+            ),
+        )  # fmt: skip
 
     @admin.action(description="End the selected leases, with a reason")
     def end_with_reason(self, request: HttpRequest, leases: QuerySet[Lease]) -> HttpResponse | None:

@@ -26,6 +26,7 @@ from billing.models import PriceVersion
 from leasing import calendar, lifecycle, parking, starting
 from leasing.models import Lease
 from leasing.states import VALID_FOR_S, EndReason, OnInterrupt
+from scheduler import restoring
 
 DEAD_HOST = frozenset({Host.State.LOST, Host.State.QUARANTINED, Host.State.RETIRED})
 DEAD_DEVICE = frozenset({Device.Health.LOST, Device.Health.FAILED, Device.Health.REMEDY})
@@ -98,7 +99,9 @@ def is_leaving(host: Host, *, at: datetime) -> bool:
 def recover(lease: Lease, *, workloads: list[Workload], at: datetime) -> None:
     """Carry out the policy of an interrupted lease; level-triggered, so safe to repeat."""
     policy = OnInterrupt(lease.on_interrupt)
-    if policy is OnInterrupt.RESTART_ELSEWHERE:
+    if restoring.is_fenced(lease, at=at):
+        _adopt(lease, workloads=workloads, at=at)
+    elif policy is OnInterrupt.RESTART_ELSEWHERE:
         lifecycle.requeue(lease_id=lease.pk, at=at, reason="restart_elsewhere")
     elif policy is OnInterrupt.END or any(is_leaving(workload.host, at=at) for workload in workloads):
         lifecycle.end(lease_id=lease.pk, reason=EndReason.HOST_LOST, at=at)
@@ -113,6 +116,15 @@ def recover(lease: Lease, *, workloads: list[Workload], at: datetime) -> None:
             parking.start_anew(lease_id=lease.pk, at=at, reason="host_back")
     elif at > lease.state_since + timedelta(seconds=VALID_FOR_S[policy]):
         lifecycle.end(lease_id=lease.pk, reason=EndReason.HOST_LOST, at=at, detail="Its host did not come back.")
+
+
+def _adopt(lease: Lease, *, workloads: list[Workload], at: datetime) -> None:
+    """After a restore: take it on as it runs, or end it if it does not; meanwhile wait, and start nothing."""
+    if _runs_again(lease, workloads=workloads, at=at):
+        ready = max(workload.host.last_heard_at or at for workload in workloads)
+        lifecycle.revive(lease_id=lease.pk, ready_at=min(ready, at), at=at)
+    elif restoring.is_over(workloads, since=lease.state_since):
+        restoring.give_up(lease, at=at)
 
 
 def _runs_again(lease: Lease, *, workloads: list[Workload], at: datetime) -> bool:

@@ -20,14 +20,16 @@ class MembershipInline(admin.TabularInline):  # type: ignore[type-arg]
     autocomplete_fields = ["user"]
 
 
-@admin.register(Organization)
 class OrganizationAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
+    """Pages of organizations; registered by the scheduler, whose acts they offer."""
+
     list_display = [
-        "name", "slug", "currency", "gpu_quota", "queue_weight", "member_count", "live_keys", "created_at", "public_id",
+        "name", "slug", "currency", "gpu_quota", "queue_weight", "member_count", "live_keys", "banned_at",
+        "created_at", "public_id",
     ]  # fmt: skip
-    list_filter = ["currency", "created_at"]
+    list_filter = [("banned_at", admin.EmptyFieldListFilter), "currency", "created_at"]
     search_fields = ["name", "slug", "=id", "memberships__user__email"]
-    readonly_fields = ["public_id", "version", "created_at"]
+    readonly_fields = ["public_id", "banned_at", "banned_reason", "version", "created_at"]
     inlines = [MembershipInline]
     date_hierarchy = "created_at"
 

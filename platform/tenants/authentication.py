@@ -39,6 +39,7 @@ class ApiKeyAuthentication(BaseAuthentication):
         key, at = found.key, arrival(request)
         if not key.is_live(at=at):
             raise AuthenticationFailed(_REFUSED)
+        _refuse_banned(key.organization)
         role = _role_of_maker(found)
         _note_use(key, at=at)
         return Principal(key.organization, role=role, scopes=frozenset(key.scopes), api_key=key), key
@@ -63,7 +64,13 @@ class MemberSessionAuthentication(SessionAuthentication):
         membership = mine.filter(organization_id=organization_id).first() if organization_id else None
         if membership is None:
             raise NotFound
+        _refuse_banned(membership.organization)
         return Principal(membership.organization, role=Role(membership.role), scopes=None, user=user), None
+
+
+def _refuse_banned(organization: Organization) -> None:
+    if organization.banned_at is not None:
+        raise PermissionDenied(f"{organization.name} is banned from this platform: {organization.banned_reason}")
 
 
 def arrival(request: Request) -> datetime:

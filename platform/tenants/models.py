@@ -25,6 +25,8 @@ class Organization(models.Model):
     queue_weight = models.PositiveSmallIntegerField(
         default=100, validators=[MinValueValidator(1), MaxValueValidator(10_000)]
     )
+    banned_at = models.DateTimeField(null=True, blank=True, editable=False)  # by an operator; its keys are refused
+    banned_reason = models.CharField(max_length=300, blank=True, default="", db_default="", editable=False)
     version = models.PositiveBigIntegerField(default=1)
     created_at = models.DateTimeField(db_default=Now())
 

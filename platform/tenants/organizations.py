@@ -3,6 +3,7 @@
 import re
 import zoneinfo
 from datetime import datetime
+from uuid import UUID
 
 from django.db import transaction
 from django.db.models import QuerySet
@@ -55,6 +56,47 @@ def found(
         at=at,
     )
     return organization
+
+
+@transaction.atomic
+def ban(*, organization_id: UUID, reason: str, by: str, at: datetime) -> Organization:
+    """Refuse every key and member of an organization from now on; a later reason replaces the first."""
+    organization = Organization.objects.select_for_update(no_key=True).get(pk=organization_id)
+    before = organization.banned_reason or None
+    organization.banned_at = organization.banned_at or at
+    organization.banned_reason = reason[:300]
+    organization.version += 1
+    organization.save(update_fields=["banned_at", "banned_reason", "version"])
+    _note_ban(organization, "organization.banned", before=before, reason=reason, by=by, at=at)
+    return organization
+
+
+@transaction.atomic
+def unban(*, organization_id: UUID, reason: str, by: str, at: datetime) -> Organization:
+    """Let its keys and members in again; one that is not banned stays as it is."""
+    organization = Organization.objects.select_for_update(no_key=True).get(pk=organization_id)
+    if organization.banned_at is None:
+        return organization
+    before, organization.banned_at, organization.banned_reason = organization.banned_reason, None, ""
+    organization.version += 1
+    organization.save(update_fields=["banned_at", "banned_reason", "version"])
+    _note_ban(organization, "organization.unbanned", before=before, reason=reason, by=by, at=at)
+    return organization
+
+
+def _note_ban(
+    organization: Organization, action: str, *, before: str | None, reason: str, by: str, at: datetime
+) -> None:
+    log.record(
+        actor=by,
+        organization=organization.pk,
+        action=action,
+        target=organization.public_id,
+        before={"banned": before},
+        after={"banned": organization.banned_reason or None},
+        why=reason,
+        at=at,
+    )
 
 
 def by_name() -> QuerySet[Organization]:
