@@ -16,6 +16,19 @@ SECRET_KEY = env.text("SECRET_KEY", "only-for-development" if DEBUG else None)
 ALLOWED_HOSTS = env.text("ALLOWED_HOSTS", "localhost,127.0.0.1,[::1]").split(",")
 CSRF_TRUSTED_ORIGINS = [origin for origin in env.text("CSRF_TRUSTED_ORIGINS", "").split(",") if origin]
 
+# A proxy with TLS stands in front, and says so by X-Forwarded-Proto (which it takes from nobody else): people are told
+# to come that way, and browsers send cookies on no other. Probes ask the process itself, without TLS.
+BEHIND_TLS = env.flag("BEHIND_TLS", default=False)
+if BEHIND_TLS:
+    SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https")
+    SECURE_SSL_REDIRECT = True
+    SECURE_REDIRECT_EXEMPT = [r"^(livez|readyz|metrics)$"]
+    SECURE_HSTS_SECONDS = 365 * 86_400
+    SECURE_HSTS_INCLUDE_SUBDOMAINS = SECURE_HSTS_PRELOAD = env.flag("HSTS_WHOLE_DOMAIN", default=True)
+    SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = True
+    # No other host of the domain can set a cookie of this name.
+    SESSION_COOKIE_NAME, CSRF_COOKIE_NAME = "__Host-session", "__Host-csrf"
+
 INSTALLED_APPS = [
     "console",  # before the admin, whose templates it replaces
     "console.admin_config.OperatorsAdminConfig",  # django.contrib.admin with our own site

@@ -1,6 +1,14 @@
 """What is deployed is what the embedded stack runs: process table, compose.yml and systemd units say the same."""
 
+import base64
+import os
+import re
+import secrets
 import shlex
+import shutil
+import subprocess
+import sys
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -75,3 +83,92 @@ def test_the_target_wants_every_unit(name: str) -> None:
 def test_workers_get_the_time_to_finish_that_they_need(name: str) -> None:
     assert compose()[name]["stop_grace_period"] == f"{TABLE[name].end_within_s:g}s"
     assert unit(name)["TimeoutStopSec"] == f"{TABLE[name].end_within_s:g}"
+
+
+# -- what is written is what runs --------------------------------------------------------------------------------------
+
+
+def example() -> dict[str, str]:
+    """Return deploy/gpuyard.env.example as somebody would fill it in."""
+    lines = (DEPLOY / "gpuyard.env.example").read_text().splitlines()
+    given = dict(line.split("=", 1) for line in lines if "=" in line and not line.startswith("#"))
+    made = {
+        "SECRET_KEY": secrets.token_urlsafe(48),
+        "CONTROL_SIGNING_KEY": secrets.token_hex(32),
+        "SEALING_KEYS": f"first:{base64.b64encode(secrets.token_bytes(32)).decode()}",
+        "DATABASE_URL": "postgresql://nobody@127.0.0.1:1/none",
+        "CELERY_BROKER_URL": "redis://127.0.0.1:1/0",
+    }
+    return {name: value or made[name] for name, value in (given | made).items()}
+
+
+def manage(*words: str, **more: str) -> subprocess.CompletedProcess[str]:
+    environment = {"PATH": os.environ["PATH"], **example(), **more}
+    command = [sys.executable, str(DEPLOY.parent / "manage.py"), *words]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=120)
+
+
+def test_with_the_example_filled_in_django_finds_nothing_to_warn_of() -> None:
+    found = manage("check", "--deploy", "--fail-level", "WARNING")
+
+    assert found.returncode == 0, found.stderr
+    assert "no issues" in found.stdout
+
+
+@pytest.mark.parametrize("name", ["SECRET_KEY", "CONTROL_SIGNING_KEY", "SEALING_KEYS", "DATABASE_URL"])
+def test_what_must_be_given_is_asked_for_by_name(name: str) -> None:
+    environment = {key: value for key, value in example().items() if key != name}
+    command = [sys.executable, str(DEPLOY.parent / "manage.py"), "check"]
+    environment["PATH"] = os.environ["PATH"]
+    found = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=120)
+
+    assert found.returncode != 0
+    assert f"Set {name}" in found.stderr
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="there is no systemd here")
+@pytest.mark.parametrize("unit_file", sorted(path.name for path in (DEPLOY / "systemd").iterdir()))
+def test_systemd_takes_the_units(unit_file: str) -> None:
+    found = subprocess.run(
+        ["systemd-analyze", "verify", "--man=no", DEPLOY / "systemd" / unit_file],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    # What they start is installed where they run, not here.
+    faults = [line for line in found.stderr.splitlines() if "is not executable: No such file" not in line]
+
+    assert [line for line in faults if unit_file in line] == []
+
+
+@pytest.mark.parametrize("script", sorted(path.name for path in DEPLOY.glob("*.sh")))
+def test_the_scripts_are_shell(script: str) -> None:
+    assert os.access(DEPLOY / script, os.X_OK)
+    subprocess.run(["sh", "-n", DEPLOY / script], check=True)
+
+
+def test_every_image_copies_every_package_that_the_distribution_has() -> None:
+    """A package that pyproject.toml lists and the Dockerfile forgets would be missed at the first import."""
+    document = tomllib.loads((DEPLOY.parent / "pyproject.toml").read_text())
+    packages = document["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
+    copied = re.findall(r"^COPY (\S+) \1$", (DEPLOY / "Dockerfile").read_text(), re.MULTILINE)
+
+    assert {package.split("/")[0] for package in packages} <= set(copied)
+
+
+def test_compose_needs_what_it_names_and_gives_every_process_its_settings() -> None:
+    services = compose()
+    for name, service in services.items():
+        waits_for = service.get("depends_on", {})
+        assert set(waits_for) <= set(services), name
+        for other, condition in waits_for.items():
+            if condition["condition"] == "service_healthy":
+                assert "healthcheck" in services[other], f"{name} waits for the health of {other}, which has none"
+    ours = [service for service in services.values() if service["image"] == "gpuyard"]
+    assert len(ours) == len(TABLE) + 1  # and `migrate`
+    for service in ours:
+        assert service["env_file"] == "gpuyard.env"
+        assert {"DATABASE_URL", "CELERY_BROKER_URL"} <= service["environment"].keys()
+        assert service["cap_drop"] == ["ALL"]
+        assert service["read_only"] is True
