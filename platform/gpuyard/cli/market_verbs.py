@@ -72,7 +72,7 @@ def _quote(row: dict[str, Any]) -> Iterator[tuple[str, str]]:
     yield "price", values.price(row)
     yield "expires", f"{values.ago(row.get('expires_at'))} ({row.get('expires_at')})"
     for name, value in row.items():
-        if name not in ("id", "request", "price", "expires_at", "version", "simulated", "created_at"):
+        if name not in ("id", "request", "price", "expires_at", "version", "simulated", "created_at", "actions"):
             yield name.replace("_", " "), values.readable(name, value, row)
 
 

@@ -13,6 +13,13 @@ from gpuyard.cli.session import session
 from gpuyard.client import Client
 from gpuyard.errors import GpuyardError
 
+
+class NotNamed(click.ClickException):
+    """What was named is not there, or not alone; how the verb is used was right, so that is not said again."""
+
+    exit_code = 2
+
+
 _LIVING = ("pending", "scheduled", "provisioning", "active", "parked", "interrupted", "ending")
 _OFFERED = 50  # on TAB
 _TAB_TIMEOUT_S = 3.0  # a shell that hangs on TAB is worse than one that offers nothing
@@ -21,7 +28,7 @@ _TAB_TIMEOUT_S = 3.0  # a shell that hangs on TAB is worse than one that offers 
 def lease(client: Client, text: str) -> str:
     """Return the id of a lease from its id, or from the name of one that lives.
 
-    Raises UsageError when no lease or more than one bears the name.
+    Raises NotNamed when no lease or more than one bears the name.
     """
     if text.startswith("lease_"):
         return text
@@ -29,33 +36,33 @@ def lease(client: Client, text: str) -> str:
     if len(found) == 1:
         return found[0].id
     if not found:
-        raise click.UsageError(f"No living lease is called {text!r}: `gpuyard ps` lists them, with ids and names.")
+        raise NotNamed(f"No living lease is called {text!r}: `gpuyard ps` lists them, with ids and names.")
     ids = " ".join(each.id for each in found)
-    raise click.UsageError(f"More than one lease is called {text!r}; say which: {ids}")
+    raise NotNamed(f"More than one lease is called {text!r}; say which: {ids}")
 
 
 def host(client: Client, text: str) -> str:
-    """Return the id of a host from its id or its name. Raises UsageError when none or more than one bears the name."""
+    """Return the id of a host from its id or its name. Raises NotNamed when none or more than one bears the name."""
     if text.startswith("host_"):
         return text
     found = client.hosts.list(name=text).first(3)
     if len(found) == 1:
         return found[0].id
     if not found:
-        raise click.UsageError(f"You have no host {text!r}: `gpuyard host list` lists them, with ids and names.")
-    raise click.UsageError(f"More than one host is called {text!r}; say which: {' '.join(each.id for each in found)}")
+        raise NotNamed(f"You have no host {text!r}: `gpuyard host list` lists them, with ids and names.")
+    raise NotNamed(f"More than one host is called {text!r}; say which: {' '.join(each.id for each in found)}")
 
 
 def one(found: Iterable[Any], text: str, *, what: str, by: str = "name") -> str:
-    """Return the id of the item whose id or `by` is `text`. Raises UsageError, with what there is, if there is none."""
+    """Return the id of the item whose id or `by` is `text`. Raises NotNamed, with what there is, if there is none."""
     rows = [item.to_dict() for item in found]
     named = [row for row in rows if text in (row.get("id"), row.get(by))]
     if len(named) == 1:
         return str(named[0]["id"])
     known = " ".join(sorted(str(row.get(by)) for row in rows)) or "none yet"
     if not named:
-        raise click.UsageError(f"There is no {what} {text!r}. There are: {known}.")
-    raise click.UsageError(f"More than one {what} is called {text!r}; say its id: {' '.join(r['id'] for r in named)}.")
+        raise NotNamed(f"There is no {what} {text!r}. There are: {known}.")
+    raise NotNamed(f"More than one {what} is called {text!r}; say its id: {' '.join(r['id'] for r in named)}.")
 
 
 def _offers(list_them: Callable[[Client], list[tuple[str, str]]]) -> Callable[..., list[CompletionItem]]:

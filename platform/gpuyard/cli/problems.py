@@ -149,11 +149,21 @@ def _pointed(text: str, position: int) -> Iterator[str]:
     yield " " * (4 + cell_len(lead + printable(before))) + "^"
 
 
+def _helpful(found: Any) -> str:
+    """Return what would work: requests to type, where the server says them; each but once."""
+    if not isinstance(found, list):
+        return values.plain(found)
+    rows = (each if isinstance(each, dict) else {"request": each} for each in found)
+    return "   ".join(dict.fromkeys(str(row.get("request") or values.plain(row)) for row in rows))
+
+
 def _capacity(problem: dict[str, Any]) -> Iterator[str]:
-    yield from explaining.counted(problem.get("reasons"))
+    reasons = problem.get("reasons")
+    if isinstance(reasons, dict):  # a list of them is the sentence once more, for programs
+        yield from explaining.counted(reasons)
     nearest = problem.get("nearest") or problem.get("would_help")
     if nearest:
-        yield f"  What would help: {printable(values.plain(nearest))}"
+        yield f"  What would help: {printable(_helpful(nearest))}"
     expected = values.eta(problem)
     if expected:
         yield f"  Expected {expected}"

@@ -1,5 +1,6 @@
 """Single values of the API in words: money, instants, reasons."""
 
+import shlex
 from collections.abc import Callable
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -52,6 +53,8 @@ def readable(name: str, value: Any, around: Row) -> str:
         return f"{amount(Decimal(value) / 1_000_000)} {around.get('currency') or ''}".rstrip()
     if name.endswith("_s") and isinstance(value, int):
         return show(value)
+    if name == "command" and isinstance(value, list):
+        return shlex.join(map(str, value))
     return plain(value)
 
 

@@ -256,6 +256,20 @@ def _gpus(row: Row) -> str:
     return ", ".join(f"{count} x {model}" for model, count in counts.items())
 
 
+def _machine(seen: Row) -> str:
+    """Return what was detected beside the GPUs, as people say it."""
+    parts = [
+        f"{seen['cpu_cores']} cores" if seen.get("cpu_cores") else "",
+        f"{seen['ram_mib'] // 1024} GiB RAM" if seen.get("ram_mib") else "",
+        f"{seen['disk_mib'] // 1024} GiB disk" if seen.get("disk_mib") else "",
+        f"driver {seen['driver_version']}" if seen.get("driver_version") else "",
+        f"CUDA {seen['cuda_version']}" if seen.get("cuda_version") else "",
+        str(seen.get("engine") or ""),
+        f"agent {seen['agent_version']}" if seen.get("agent_version") else "",
+    ]
+    return ", ".join(filter(None, parts))
+
+
 def host(row: Row) -> Iterator[tuple[str, str]]:
     yield "host", f"{row.get('id')}{badge(row)}"
     yield "name", plain(row.get("name"))
@@ -264,7 +278,8 @@ def host(row: Row) -> Iterator[tuple[str, str]]:
     yield "drained by", until(row.get("drain_deadline"))
     yield "gpus", _gpus(row)
     yield "heard", ago(row.get("last_heard_at"))
-    for name in ("zone", "region", "tier", "access", "conditions", "detected", "price_floor", "hours"):
+    yield "machine", _machine(row.get("detected") or {})
+    for name in ("zone", "region", "tier", "access", "conditions", "price_floor", "hours"):
         yield name.replace("_", " "), plain(row.get(name))
     yield "can", " ".join(row.get("actions") or [])
 
