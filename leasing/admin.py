@@ -6,6 +6,7 @@ from django.contrib import admin, messages
 from django.db.models import Model, QuerySet
 from django.http import HttpRequest
 
+from billing import pricing
 from leasing import moves
 from leasing.models import Allocation, Image, Lease, LeaseEvent, LeaseMember, Quote
 
@@ -65,8 +66,8 @@ class LeaseAdmin(ReadOnly):
     """Pages of leases; registered by the scheduler, whose acts they offer."""
 
     list_display = [
-        "public_id", "organization", "request", "state", "state_since", "term_kind", "hosts", "currency",
-        "price_micros_per_hour", "why", "attempts", "simulated",
+        "public_id", "organization", "request", "state", "state_since", "term_kind", "hosts", "price", "why",
+        "attempts", "simulated",
     ]  # fmt: skip
     list_filter = [
         Stuck,
@@ -82,6 +83,11 @@ class LeaseAdmin(ReadOnly):
     date_hierarchy = "requested_at"
     list_select_related = ["organization"]
     inlines = [Members, Allocations, Events]
+
+    @admin.display(description="price an hour", ordering="price_micros_per_hour")
+    def price(self, lease: Lease) -> str:
+        micros = lease.price_micros_per_hour
+        return "" if micros is None else f"{pricing.show(micros)} {lease.currency}"
 
     @admin.display(description="hosts")
     def hosts(self, lease: Lease) -> str:

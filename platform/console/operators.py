@@ -17,6 +17,7 @@ class OperatorsSite(AdminSite):
     site_header = "gpuyard operators"
     site_title = "gpuyard"
     index_title = "How the platform is"
+    site_url = None  # there is no page for the public behind "view site"
     enable_nav_sidebar = False  # wide tables need its room; the first page has every table
     index_template = "console/operators_index.html"
 
