@@ -6,7 +6,8 @@ be over; what we believe to be free may be used. The rules (adopt or stop, never
 * No use is charged that this database has not heard: meters stop at the last second it knows.
 * What still runs as we remember it is adopted, under its own epoch, from the second in which its host is heard again.
 * What does not run any more when its host is heard ends. Its tenant may have ended it in the lost time, and starting it
-  again would charge him for what he gave back.
+  again would charge him for what he gave back. What its host stopped because it heard nothing from us ran until then:
+  its tenant's policy decides, as after any loss.
 * No lease of before starts anywhere before everything that hosts may have been told of it has run out (`fenced_until`),
   and then under an epoch beyond those that may have been used (`epochs_lost`).
 * What we do not know of is stopped by its host, which starts nothing on a device before the last container has left it.
@@ -21,7 +22,7 @@ from django.db.models import F
 
 from agents import lost_time
 from agents.models import Workload
-from agents.protocol import silent_life_s
+from agents.protocol import NOT_RENEWED, silent_life_s
 from audit import log
 from leasing import lifecycle, starting
 from leasing.models import Lease
@@ -67,10 +68,15 @@ def is_fenced(lease: Lease, *, at: datetime) -> bool:
 
 
 def is_over(workloads: Sequence[Workload], *, since: datetime) -> bool:
-    """Return whether all its hosts were heard since, and something of it does not run there any more."""
+    """Return whether all its hosts were heard since, and something of it ended there by somebody's will.
+
+    What its own dead-man timer stopped ran until then, so nobody had ended it: its tenant's policy decides, after the
+    fence.
+    """
     heard = [workload.host.last_heard_at for workload in workloads]
     back = all(moment is not None and moment > since for moment in heard)
-    return back and any(workload.gone_at is not None or workload.exited_at is not None for workload in workloads)
+    over = [w for w in workloads if w.gone_at is not None or w.exited_at is not None]
+    return back and any(workload.failure != NOT_RENEWED for workload in over)
 
 
 def give_up(lease: Lease, *, at: datetime) -> None:

@@ -7,6 +7,7 @@ import pytest
 from django.core.management import CommandError, call_command
 
 from agents.models import Host, Workload
+from agents.protocol import NOT_RENEWED
 from audit.models import Entry
 from billing import metering, reconcile
 from leasing.models import Lease
@@ -99,6 +100,20 @@ def test_what_is_gone_when_its_host_is_heard_ends_and_is_not_started_again(lease
     assert Workload.objects.filter(reference=lease.public_id).count() == 1
     assert billed_s(lease, RESTORED + 100) == before
     assert reconcile.findings() == []
+
+
+def test_what_its_host_stopped_for_want_of_our_word_goes_on_by_its_tenants_policy(lease: Lease) -> None:
+    restore()
+    say(lease, "exited", at=after(RESTORED + 5), failure=NOT_RENEWED, exit_code=137)
+
+    waiting = look(lease, RESTORED + 20)
+    assert waiting.state == State.INTERRUPTED
+    look(lease, RESTORED + FENCE_S + 1)
+    say(lease, "gone", at=after(RESTORED + FENCE_S + 2), failure=NOT_RENEWED)
+    place(at=after(RESTORED + FENCE_S + 3))
+
+    lease.refresh_from_db()
+    assert (lease.state, lease.epoch) == (State.PROVISIONING, 2 + restoring.EPOCHS)
 
 
 def test_a_lease_whose_host_stays_away_starts_elsewhere_after_the_fence_beyond_every_epoch_that_may_be_used(

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from gpuyard.cli.money_views import percent
 from gpuyard.cli.tables import Column
-from gpuyard.cli.values import Row, ago, badge, member, plain
+from gpuyard.cli.values import Row, ago, badge, member, money, plain, readable
 
 SCORE_ENTRIES = (
     Column("AT", member("at")),
@@ -27,6 +27,32 @@ ENROLMENTS = (
     Column("ZONE", member("zone"), rank=3),
     Column("EXPIRES", lambda row: ago(row.get("expires_at")) if row.get("state") == "open" else "", rank=2),
     Column("HOST", member("host"), rank=1),
+)
+EARNED = (
+    Column("WHAT", lambda row: plain(row.get("lease") or row.get("day"))),
+    Column("GPU-SECONDS", member("gpu_seconds"), right=True),
+    Column("EARNED", lambda row: money(row.get("earned")), right=True),
+    Column("PAID BY TENANTS", lambda row: money(row.get("gross")), rank=1, right=True),
+)
+IDLE = (
+    Column("MODEL", member("model")),
+    Column("A SOLD HOUR BRINGS", lambda row: money(row.get("a_sold_hour_brings")), right=True),
+    Column("AN IDLE HOUR COSTS", lambda row: money(row.get("an_idle_hour_costs")) or "not known", right=True),
+    Column("MARKET IN USE", lambda row: _percent(row.get("market_used_bp")), rank=1, right=True),
+)
+ADVICE = (
+    Column("MODEL", member("model")),
+    Column("ADVISED FLOOR", lambda row: money(row.get("advised_floor")) or "too little was sold", right=True),
+    Column("INCOME NOW", lambda row: money(row.get("income_now")), rank=1, right=True),
+    Column("INCOME THEN", lambda row: money(row.get("income_advised")), rank=1, right=True),
+    Column("MARKET IN USE", lambda row: _percent(row.get("market_used_bp")), rank=2, right=True),
+)
+MAINTENANCES = (
+    Column("ID", member("id")),
+    Column("FROM", member("starts_at")),
+    Column("TO", member("ends_at")),
+    Column("STATE", member("state"), rank=1),
+    Column("MESSAGE", member("message"), rank=2, flexible=True),
 )
 _QUESTIONS = {
     "after_7_days_bp": "in 7 days",
@@ -52,3 +78,35 @@ def score(row: Row) -> Iterator[tuple[str, str]]:
     for name, question in _QUESTIONS.items():
         if isinstance(asked.get(name), int):
             yield question, percent(asked[name])
+
+
+def _percent(basis_points: object) -> str:
+    return percent(basis_points) if isinstance(basis_points, int) else ""
+
+
+def earned(row: Row) -> Iterator[tuple[str, str]]:
+    total = row.get("total") or {}
+    yield "host", f"{plain(row.get('host'))}{badge(row)}"
+    yield "since", plain(row.get("from"))
+    yield "earned", money(total.get("earned"))
+    yield "paid by tenants", money(total.get("gross"))
+
+
+def summary(row: Row) -> Iterator[tuple[str, str]]:
+    use = row.get("use") or {}
+    yield "host", f"{plain(row.get('host'))}{badge(row)}"
+    yield "state", plain(row.get("state"))
+    yield "since", plain(row.get("from"))
+    yield "in use", _percent(use.get("used_bp"))
+    yield "earned", money((row.get("earned") or {}).get("earned"))
+    yield "score", _percent(row.get("score_bp"))
+
+
+def floor(row: Row) -> Iterator[tuple[str, str]]:
+    yield "host", f"{plain(row.get('host'))}{badge(row)}"
+    yield "price floor", money(row.get("price_floor"))
+
+
+def maintenance(row: Row) -> Iterator[tuple[str, str]]:
+    for name in ("id", "host", "state", "starts_at", "ends_at", "lead_s", "message"):
+        yield name.removesuffix("_s").replace("_", " "), readable(name, row.get(name), row)
