@@ -316,23 +316,32 @@ def test_an_image_of_your_own_with_its_command(server: ScriptedServer, shell: Sh
     }
 
 
-def test_a_budget_is_replaced_without_a_moment_that_has_none(server: ScriptedServer, shell: Shell) -> None:
-    server.on("GET", "/budgets", {"items": [{"id": "budget_1", "name": "all"}, {"id": "budget_2", "name": "else"}]})
-    server.on("POST", "/budgets", Answer(201, {"id": "budget_3", "name": "all", "amount": floor("500")}))
-    server.on("DELETE", "/budgets/budget_1", Answer(204))
+def test_a_budget_is_made_once_and_changed_in_place_after(server: ScriptedServer, shell: Shell) -> None:
+    known = {"id": "budget_1", "name": "all", "label": "a=b"}
+    server.on("GET", "/budgets", {"items": []}, {"items": [known, {"id": "budget_2", "name": "all", "label": None}]})
+    server.on("POST", "/budgets", Answer(201, {**known, "amount": floor("500")}))
+    server.on("GET", "/budgets/budget_1", with_tag(known))
+    server.on("PATCH", "/budgets/budget_1", {**known, "amount": floor("500")})
+    rest = ("--warn-at", "80%", "--warn-at", "50.5%", "--then", "stop", "--label", "a=b")
 
-    shell(
-        "budget", "set", "all", "500 CNY", "--warn-at", "80%", "--warn-at", "50.5%", "--then", "stop", "--label", "a=b"
-    )
+    codes = [shell("budget", "set", "all", "500 CNY", *rest).exit_code for _ in range(2)]
 
-    assert [asked.method for asked in server.asked] == ["GET", "POST", "DELETE"]
-    assert server.asked[1].body == {
-        "name": "all",
-        "amount": {"amount": "500", "currency": "CNY"},
-        "label": "a=b",
-        "thresholds_bp": [5050, 8000],
-        "action": "stop",
-    }
+    rules = {"amount": {"amount": "500", "currency": "CNY"}, "thresholds_bp": [5050, 8000], "action": "stop"}
+    (made,), (changed,) = server.requests("POST", "/budgets"), server.requests("PATCH", "/budgets/budget_1")
+    assert codes == [0, 0]
+    assert made.body == {"name": "all", "label": "a=b", **rules}
+    assert changed.body == rules
+    assert changed.headers["if-match"] == '"7"'
+
+
+def test_a_payout_is_asked_for_in_the_wallets_currency(server: ScriptedServer, shell: Shell) -> None:
+    server.on("GET", "/wallet", {"balances": [{"currency": "XTS"}]})
+    server.on("POST", "/payouts", Answer(201, {"id": "payout_1", "state": "created"}))
+
+    assert shell("payout", "ask", "12.50").exit_code == 0
+
+    (asked,) = server.requests("POST", "/payouts")
+    assert asked.body == {"amount": {"amount": "12.50", "currency": "XTS"}}
 
 
 def test_a_dry_run_of_a_removal_does_not_say_that_it_was_done(server: ScriptedServer, shell: Shell) -> None:
@@ -352,6 +361,7 @@ def test_a_dry_run_of_a_removal_does_not_say_that_it_was_done(server: ScriptedSe
         (("payout",), "/payouts"),
         (("statement", "2026-11"), "/statements"),
         (("audit",), "/audit-events"),
+        (("receipt", "keys"), "/market/receipt-keys"),
         (("wallet", "top-ups"), "/wallet/top-ups"),
         (("host", "enrolments"), "/enrolments"),
         (("host", "self-tests", HOST), f"/hosts/{HOST}/self-tests"),

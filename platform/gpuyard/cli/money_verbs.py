@@ -144,18 +144,19 @@ def set_budget(
     thresholds: tuple[int, ...],
     action: str | None,
 ) -> None:
-    """Let a month cost AMOUNT at most, such as "500 CNY"; a budget that is called NAME is replaced."""
+    """Let a month cost AMOUNT at most, such as "500 CNY"; a budget of that NAME and label is changed."""
     here = session()
     fields: dict[str, Any] = {"name": name, "amount": inputs.money(amount), "action": action}
     fields["label"] = f"{label[0]}={label[1]}" if label else None
     fields["thresholds_bp"] = sorted(thresholds) or None
-    before = [each.to_dict() for each in here.client.budgets.list()]
-    made = here.client.budgets.create(**fields)
-    for row in before:
-        # The new line is drawn before the old one is taken away: there is no moment without one.
-        if row.get("name") == name and not here.dry_run:
-            here.client.budgets.delete(str(row["id"]))
-    here.show(made, money_views.budget)
+    known = [each.to_dict() for each in here.client.budgets.list()]
+    same = [row for row in known if row.get("name") == name and row.get("label") == fields["label"]]
+    if not same:
+        here.show(here.client.budgets.create(**fields), money_views.budget)
+        return
+    changes = {key: fields[key] for key in ("amount", "action", "thresholds_bp") if fields[key] is not None}
+    seen = here.client.budgets.get(str(same[0]["id"]))
+    here.show(here.client.budgets.update(str(same[0]["id"]), if_match=seen.etag or "*", **changes), money_views.budget)
 
 
 @budget.command("rm", cls=Write)
@@ -187,3 +188,11 @@ def list_payouts(limit: int | None) -> None:
     """List payouts."""
     here = session()
     here.show_list(here.client.payouts.list(), money_views.PAYOUTS, limit=limit)
+
+
+@payout.command(cls=Write)
+@click.argument("amount", type=inputs.Amount(), metavar="AMOUNT")
+def ask(amount: tuple[str, str | None]) -> None:
+    """Have AMOUNT of your earnings paid out, such as "100 CNY"; `gpuyard earnings` says what there is."""
+    here = session()
+    here.show(here.client.payouts.create(amount=inputs.money(amount)), views.anything)

@@ -9,7 +9,7 @@ import click
 
 from billing import receipt_check
 from gpuyard.cli import emit, problems, views
-from gpuyard.cli.session import Family, session
+from gpuyard.cli.session import Family, listing_options, session
 
 
 @click.group(cls=Family)
@@ -27,6 +27,14 @@ def get(lease_id: str) -> None:
         click.echo(emit.as_json(found.to_dict()), nl=False)
     else:
         here.show(found, views.anything)
+
+
+@receipt.command()
+@listing_options
+def keys(limit: int | None) -> None:
+    """List the platform's keys that sign receipts, for `receipt verify --public-key` (no key of yours is needed)."""
+    here = session()
+    here.show_list(here.client.market.receipt_keys(), views.RECEIPT_KEYS, limit=limit)
 
 
 @receipt.command()

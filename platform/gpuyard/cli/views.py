@@ -143,6 +143,11 @@ KEYS = (
     Column("LAST USED", lambda row: ago(row.get("last_used_at")), rank=4),
     Column("EXPIRES", lambda row: ago(row.get("expires_at")), rank=1),
 )
+RECEIPT_KEYS = (
+    Column("PUBLIC KEY", member("public_key_hex")),
+    Column("STATE", member("state")),
+    Column("ALGORITHM", member("algorithm"), rank=1),
+)
 MEMBERS = (
     Column("ID", member("id")),
     Column("WHO", lambda row: plain(row.get("email") or row.get("name") or row.get("user")), flexible=True),
