@@ -10,6 +10,7 @@ TERMS = "tests/billing/test_terms.py"
 PRICING = "tests/billing/test_pricing.py"
 TIMELINE = "tests/billing/test_timeline.py"
 RECONCILE = "tests/billing/test_reconcile.py"
+STRIPE = "tests/billing/test_stripe_calls.py"
 HOLDS = "tests/billing/test_hold_at_once.py"
 DOORS = "tests/billing/test_doors.py"
 

@@ -1,6 +1,6 @@
 """Seeded defects in ledger, payments and terms. Each is one replacement, with the tests that must catch it."""
 
-from billing_mutant import DOORS, HOLDS, MODEL, RECONCILE, TERMS, Mutant, vector
+from billing_mutant import DOORS, HOLDS, MODEL, RECONCILE, STRIPE, TERMS, Mutant, vector
 
 MUTANTS = (
     Mutant(
@@ -104,7 +104,7 @@ MUTANTS = (
         "        if payout.state == IntentState.UNKNOWN:\n"
         "            answer = provider.find(key=payout.key)\n        elif",
         "        if",
-        (TERMS,),
+        (STRIPE,),
     ),
     Mutant(
         "what a refusal gave back waits again",
