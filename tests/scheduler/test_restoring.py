@@ -167,8 +167,10 @@ def test_a_host_is_not_offered_before_it_is_heard_again(lease: Lease) -> None:
     restore(at=after(HEARD + 1))  # at once: by its last word alone, the host would still be good
 
     def offered(seconds: int) -> int:
-        asked = {"organization": tenant, "currency": tenant.currency, "term": "on_demand"}
-        lines = planning.offers(**asked, region=None, request=None, at=after(seconds))
+        at, money = after(seconds), tenant.currency
+        lines = planning.offers(
+            organization=tenant, currency=money, term="on_demand", region=None, request=None, at=at
+        )  # fmt: skip
         return sum(line["available"] for line in lines)
 
     silent = offered(HEARD + 2)
