@@ -22,6 +22,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--histories", type=int, default=None, metavar="N", help="random histories per test (default: the test's own)"
     )
+    group.addoption("--deaths", type=int, default=300, metavar="N", help="random steps of kills on a host")
+    group.addoption("--deaths-seed", type=int, default=1, metavar="N", help="of those steps")
     group.addoption(
         "--fuzz-cases", type=int, default=None, metavar="N", help="schemathesis: requests per operation and mode"
     )

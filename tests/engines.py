@@ -27,8 +27,8 @@ def why_no_dockerd() -> str | None:
         return "a private dockerd needs root"
     if shutil.which("dockerd") is None:
         return "dockerd is not installed (Debian: apt-get install docker.io)"
-    if shutil.which("ip") is None or shutil.which("unshare") is None:
-        return "ip and unshare are needed (Debian: apt-get install iproute2 util-linux)"
+    if shutil.which("ip") is None or shutil.which("nsenter") is None:
+        return "ip and nsenter are needed (Debian: apt-get install iproute2 util-linux)"
     if shutil.which("busybox") is None:
         return "busybox is not installed (Debian: apt-get install busybox-static)"
     return None
@@ -37,25 +37,42 @@ def why_no_dockerd() -> str | None:
 class Dockerd:
     """One dockerd. It survives `kill` of itself with --live-restore: containers run on until it is started again."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, *, inside: tuple[str, ...] = ()) -> None:
+        """inside: a command that runs what follows it in another network; a new one of its own if there is none."""
+        self.folder, self.inside = folder, inside
         self.socket = folder / "docker.sock"
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
         """Start it and wait until it answers."""
-        # In a network namespace of its own: two engines of one machine fight about bridge, addresses and rules.
-        command = ["unshare", "--net", "sh", "-c", 'ip link set lo up; exec "$@"', "dockerd"]
+        self.begin()
+        deadline = time.monotonic() + 60
+        while not self.answers():
+            assert self.process is not None
+            assert self.process.poll() is None, f"dockerd ended: {(self.folder / 'log').read_text()[-2000:]}"
+            assert time.monotonic() < deadline, f"dockerd does not answer: {(self.folder / 'log').read_text()[-2000:]}"
+            time.sleep(0.05)
+
+    def begin(self) -> None:
+        """Start it, if it does not run, without waiting for its first answer."""
+        if self.process is not None and self.process.poll() is None:
+            return
+        command = list(self.inside or self._own_network())
         command += ["dockerd", "--data-root", f"{self.folder}/data", "--exec-root", f"{self.folder}/exec"]
         command += ["-H", f"unix://{self.socket}", "-p", f"{self.folder}/pid", "--live-restore"]
         command += ["--ip6tables=false"]
         with open(self.folder / "log", "ab") as log:
             self.process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
-        deadline = time.monotonic() + 60
-        while not self.answers():
-            assert self.process.poll() is None, f"dockerd ended: {(self.folder / 'log').read_text()[-2000:]}"
-            assert time.monotonic() < deadline, f"dockerd does not answer: {(self.folder / 'log').read_text()[-2000:]}"
-            time.sleep(0.05)
+
+    def _own_network(self) -> tuple[str, ...]:
+        """Return what runs a command in a network of this engine's own, the same one after its death.
+
+        Two engines of one machine would fight about bridge, addresses and rules.
+        """
+        if not (Path("/run/netns") / self.folder.name).exists():
+            subprocess.run(["ip", "netns", "add", self.folder.name], check=True, timeout=20)
+            subprocess.run(["ip", "-n", self.folder.name, "link", "set", "lo", "up"], check=True, timeout=20)
+        return ("nsenter", f"--net=/run/netns/{self.folder.name}")
 
     def answers(self) -> bool:
         try:
@@ -108,6 +125,7 @@ class Dockerd:
         mounts = [line.split()[1] for line in Path("/proc/mounts").read_text().splitlines()]
         for mount in reversed([mount for mount in mounts if mount.startswith(str(self.folder))]):
             subprocess.run(["umount", "-l", mount], capture_output=True, check=False)
+        subprocess.run(["ip", "netns", "del", self.folder.name], capture_output=True, timeout=20, check=False)
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def import_image(self, name: str = IMAGE, *, without: tuple[str, ...] = ()) -> str:
@@ -149,9 +167,11 @@ def root_file_system(without: tuple[str, ...] = ()) -> bytes:
 
 
 @contextmanager
-def private_dockerd() -> Iterator[Dockerd]:
-    """Run a dockerd with the image IMAGE in it. Its folder is short: a UNIX socket's path has 107 characters."""
-    engine = Dockerd(Path(tempfile.mkdtemp(prefix="gyd")))
+def private_dockerd(*, inside: tuple[str, ...] = ()) -> Iterator[Dockerd]:
+    """Run a dockerd with the image IMAGE in it; inside: a network that is there already.
+
+    Its folder is short: a UNIX socket's path has 107 characters."""
+    engine = Dockerd(Path(tempfile.mkdtemp(prefix="gyd")), inside=inside)
     try:
         engine.start()
         engine.import_image()

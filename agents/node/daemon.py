@@ -56,7 +56,15 @@ def make_driver(
         from agents.node.nvidia import NvidiaDriver
 
         return NvidiaDriver(on_change=on_change)
-    raise StateError(f"no driver {name!r}: nvidia or sim")
+    if name == "amd":
+        from agents.node.amd import AmdDriver
+
+        return AmdDriver()
+    if name == "ascend":
+        from agents.node.ascend import AscendDriver
+
+        return AscendDriver()
+    raise StateError(f"no driver {name!r}: nvidia, amd, ascend or sim")
 
 
 def make_engine(settings: dict[str, Any], folder: StateFolder) -> Engine:

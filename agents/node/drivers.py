@@ -41,6 +41,9 @@ class Driver(Protocol):
 
     def device_requests(self, devices: list[str]) -> list[dict[str, Any]]: ...
 
+    def device_nodes(self, devices: list[str]) -> list[str]:
+        """Return the device files of the host that a container gets for these devices, where no runtime adds them."""
+
     def visible_command(self) -> list[str]:
         """Return what to run inside a container to see its devices."""
 

@@ -35,6 +35,9 @@ CREATE TABLE IF NOT EXISTS log_tail (
     lease TEXT NOT NULL, member INTEGER NOT NULL, epoch INTEGER NOT NULL,
     first INTEGER NOT NULL, text BLOB NOT NULL,
     PRIMARY KEY (lease, member, epoch)) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS receipt_kind (
+    lease TEXT NOT NULL, member INTEGER NOT NULL, epoch INTEGER NOT NULL, kind TEXT NOT NULL,
+    PRIMARY KEY (lease, member, epoch)) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS private_image (
     repository TEXT NOT NULL, lease TEXT NOT NULL,
     PRIMARY KEY (repository, lease)) WITHOUT ROWID;
@@ -112,6 +115,7 @@ class Journal:
         with self._write() as db:
             db.execute("DELETE FROM workload WHERE lease = ? AND member = ? AND epoch = ?", key)
             db.execute("DELETE FROM chain WHERE lease = ? AND member = ? AND epoch = ?", key)
+            db.execute("DELETE FROM receipt_kind WHERE lease = ? AND member = ? AND epoch = ?", key)
 
     def highest_epoch(self, *, lease: str, member: int, devices: list[str]) -> int:
         """Return the highest epoch seen of this lease, for the member or on any of the devices; 0 if none was."""
@@ -156,8 +160,17 @@ class Journal:
             n = self._next(db, "receipt")
             receipt, digest = seal(n, row[0] if row else "")
             db.execute("INSERT OR REPLACE INTO chain VALUES (?, ?, ?, ?)", (*key, digest))
+            db.execute("INSERT OR REPLACE INTO receipt_kind VALUES (?, ?, ?, ?)", (*key, receipt["kind"]))
             self._keep(db, "receipt", n, receipt)
             return n
+
+    def last_receipt(self, key: Key) -> str:
+        """Return the kind of the workload's last receipt, "" if it has none."""
+        with self._lock:
+            row = self._db.execute(
+                "SELECT kind FROM receipt_kind WHERE lease = ? AND member = ? AND epoch = ?", key
+            ).fetchone()
+        return row[0] if row else ""
 
     def pending(self, kind: str, *, limit: int) -> list[dict[str, Any]]:
         """Return the oldest unacknowledged bodies."""

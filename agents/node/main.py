@@ -52,7 +52,7 @@ def _host_options(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("--server", default=os.environ.get("GPUYARD_SERVER"), help="URL of the control plane")
     sub.add_argument("--token", default=os.environ.get("GPUYARD_TOKEN"), help="one-time token (GPUYARD_TOKEN)")
     sub.add_argument("--name", help="name of this host")
-    sub.add_argument("--driver", choices=["nvidia", "sim"])
+    sub.add_argument("--driver", choices=["nvidia", "amd", "ascend", "sim"])
     sub.add_argument("--engine", choices=["docker", "podman", "process"])
     sub.add_argument("--engine-socket", help="path of the engine's UNIX socket")
     sub.add_argument("--ports", help="host ports for containers, FIRST-LAST")

@@ -116,6 +116,9 @@ class NvidiaDriver:
             return [{"Driver": "cdi", "DeviceIDs": [f"nvidia.com/gpu={uuid}" for uuid in devices]}]
         return [{"Driver": "nvidia", "DeviceIDs": devices, "Capabilities": [["gpu", "compute", "utility"]]}]
 
+    def device_nodes(self, devices: list[str]) -> list[str]:
+        return []
+
     def visible_command(self) -> list[str]:
         return ["nvidia-smi", "-L"]
 

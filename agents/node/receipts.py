@@ -52,6 +52,15 @@ class Receipts:
 
         self._journal.put_receipt(workload.key, seal)
 
+    def mend(self, workloads: list[Workload]) -> None:
+        """Write the start or the stop that a sudden death kept us from writing after its step was in the journal."""
+        for workload in workloads:
+            last = self._journal.last_receipt(workload.key)
+            if workload.step == "ready" and last == "":
+                self.write(workload, "start")
+            elif workload.step != "ready" and last in ("start", "beat"):
+                self.write(workload, "stop")
+
     def beat(self, workloads: list[Workload]) -> None:
         """Write the beats that are due of workloads that are ready."""
         now = clocks.boot_s()

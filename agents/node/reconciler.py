@@ -144,6 +144,8 @@ class Reconciler:
         with self.lock:
             for workload in self.journal.workloads(boot_id=self.boot_id):
                 self.workloads[workload.key] = workload
+            if self._receipts is not None:
+                self._receipts.mend(list(self.workloads.values()))
             observed = self._list()
             for workload in self.workloads.values():
                 container = observed.get(workload.name) if observed is not None else None

@@ -135,6 +135,9 @@ class SimDriver:
     def device_requests(self, devices: list[str]) -> list[dict[str, Any]]:
         return []
 
+    def device_nodes(self, devices: list[str]) -> list[str]:
+        return []
+
     def visible_command(self) -> list[str]:
         return ["env"]  # in every image that has a shell; printenv is not
 

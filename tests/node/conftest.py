@@ -28,18 +28,27 @@ def until(condition: Callable[[], object], *, within_s: float = 20, what: str = 
 class Agent:
     """One agent process with its state folder, which outlives it."""
 
-    def __init__(self, plane: FakeControlPlane, folder: Path, *options: str) -> None:
+    def __init__(
+        self, plane: FakeControlPlane, folder: Path, *options: str, environment: dict[str, str] | None = None
+    ) -> None:
         self.plane, self.folder, self.options = plane, folder, options
+        self.environment = environment or {}
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
         before = len(self.plane.requests)
+        process = self.begin()
+        until(lambda: len(self.plane.requests) > before or process.poll() is not None, what="a first sync")
+        assert process.poll() is None, self.said()
+
+    def begin(self) -> subprocess.Popen[bytes]:
+        """Start it without waiting for its first word."""
         command = [sys.executable, "-m", "agents.node.main", "run", "--state-dir", str(self.folder)]
         command += ["--server", self.plane.url, "--token", "one-time", *self.options]
         with open(self.folder.parent / f"{self.folder.name}.out", "ab") as out:
-            self.process = subprocess.Popen(command, cwd=ROOT, stdout=out, stderr=out)
-        until(lambda: len(self.plane.requests) > before or self.process.poll() is not None, what="a first sync")
-        assert self.process.poll() is None, self.said()
+            environment = {**os.environ, **self.environment}
+            self.process = subprocess.Popen(command, cwd=ROOT, stdout=out, stderr=out, env=environment)
+        return self.process
 
     def kill(self) -> None:
         """kill -9: the agent has no time for anything."""

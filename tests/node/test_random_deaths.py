@@ -1,61 +1,246 @@
-"""kill -9 of the agent at random moments of random orders: never two holders of a device, and everything settles."""
+"""kill -9 of core, probe and engine at random moments of random orders, on two hosts at once.
 
+One host has a real dockerd (killed too; its containers live on) and simulated GPUs; the other has the real probe on a
+fake driver library and the process sandbox. 300 steps, and more with `--deaths N`. Whatever dies: never two running
+containers on a device, nothing unwanted older than a minute, and receipts that tell each second once.
+"""
+
+import hashlib
+import itertools
+import os
 import random
+import shutil
+import signal
 import time
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
 import pytest
 
+from agents import protocol
+from agents.node.private_files import folder_in_memory
+from tests.engines import IMAGE, Dockerd, private_dockerd, why_no_dockerd
 from tests.fakes.control_plane import FakeControlPlane
+from tests.fakes.nvml import FakeNvml, build, why_no_compiler
 from tests.node.conftest import Agent, until
 
-STEPS = 25
+pytestmark = [pytest.mark.slow, pytest.mark.engine, pytest.mark.root, pytest.mark.timeout(3600)]
+ORPHAN_S = 60
+# A second that both sides tell of may differ by as long as an agent can be dead or starting.
+OUTAGE_S = 15
+SMI = '#!/bin/sh\necho "GPU 0: Fake (UUID: $TEST_DEVICE)"\n'
+AFTER_READY = ("stopping", "cleaning", "gone", "exited")
+Key = tuple[str, int, int]
 
 
-def _holders(agent: Agent, device: str) -> set[str]:
-    """Return which workloads have live processes that were given the device."""
-    names = [folder.name for folder in (agent.folder / "workloads").glob("gy-*")]
-    found = set()
-    for name in names:
-        if device in _meta(agent, name) and agent.processes(name):
-            found.add(name)
-    return found
+@dataclass
+class Host:
+    """One agent with its control plane, and what is wanted on each of its devices."""
+
+    plane: FakeControlPlane
+    agent: Agent
+    engine: Dockerd | None = None
+    spec: dict[str, Any] = field(default_factory=dict)
+    wanted: dict[str, Key] = field(default_factory=dict)  # by device
+    epochs: dict[str, int] = field(default_factory=lambda: defaultdict(int))
+    devices: list[str] = field(default_factory=list)
+    unwanted_at: dict[Key, float] = field(default_factory=dict)
+
+    def start_engine(self) -> None:
+        if self.engine is not None:
+            self.engine.begin()
+
+    def probe_pids(self) -> list[int]:
+        """Return the probe processes of the agent."""
+        assert self.agent.process is not None
+        try:
+            text = Path(f"/proc/{self.agent.process.pid}/task/{self.agent.process.pid}/children").read_text()
+        except FileNotFoundError:
+            return []
+        return [int(pid) for pid in text.split() if "agents.node.probe" in _read(int(pid), "cmdline")]
 
 
-def _meta(agent: Agent, name: str) -> str:
+@pytest.fixture
+def hosts(tmp_path: Path) -> Iterator[list[Host]]:
+    for reason in (why_no_dockerd(), why_no_compiler()):
+        if reason is not None:
+            pytest.skip(reason)
+    planes = [FakeControlPlane(hold_s=1), FakeControlPlane(hold_s=1)]
+    for plane in planes:
+        plane.start()
+    nvml = FakeNvml(build(tmp_path), tmp_path)
+    nvml.say("model 0-1 A100_80G")
+    tools = tmp_path / "bin"
+    tools.mkdir()
+    (tools / "nvidia-smi").write_text(SMI)
+    (tools / "nvidia-smi").chmod(0o755)
+    for folder in (tmp_path, *tmp_path.parents):
+        if str(folder).startswith("/tmp/"):
+            folder.chmod(0o755)
+    with private_dockerd() as engine:
+        docker = ("--driver", "sim", "--sim", "A100_80G x2", "--engine", "docker")
+        sandbox = ("--driver", "nvidia", "--engine", "process", "--kernel-log", str(tmp_path / "no-log"))
+        path = f"{tools}:/usr/local/bin:/usr/bin:/bin"
+        made = [
+            Host(
+                planes[0],
+                Agent(planes[0], tmp_path / "docker", *docker, "--engine-socket", str(engine.socket)),
+                engine,
+                {"image": IMAGE, "command": ["sleep", "900"]},
+            ),
+            Host(
+                planes[1],
+                Agent(planes[1], tmp_path / "probe", *sandbox, environment=nvml.environment),
+                None,
+                {"command": ["sleep", "900"], "env": {"PATH": path}},
+            ),
+        ]
+        for host in made:
+            host.agent.start()
+            host.devices = host.agent.devices
+        yield made
+        for host in made:
+            host.agent.kill()
+            shutil.rmtree(folder_in_memory(host.agent.folder), ignore_errors=True)
+        for pids in _running().values():
+            for pid in pids:
+                os.kill(pid, signal.SIGKILL)
+        engine.begin()
+        until(engine.answers, within_s=60, what="the engine at the end")
+    for plane in planes:
+        plane.stop()
+
+
+def _read(pid: int, name: str) -> str:
     try:
-        return (agent.folder / "workloads" / name / "meta.json").read_text()
-    except FileNotFoundError:
+        return Path(f"/proc/{pid}/{name}").read_bytes().replace(b"\0", b"\n").decode(errors="replace")
+    except OSError:
         return ""
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", [1])
-def test_random_deaths_of_the_agent_never_give_a_device_two_holders(
-    plane: FakeControlPlane, agent: Agent, seed: int
-) -> None:
-    chance = random.Random(seed)
-    plane.hold_s = 1
-    devices, epochs, wanted = agent.devices, {}, {}
-    for step in range(STEPS):
-        device = chance.choice(devices)
-        act = chance.choice(["want", "want", "unwant", "kill", "kill"])
-        if act == "want" and device not in wanted:
-            lease = f"lease_{chance.randrange(3)}_{devices.index(device)}"
-            epochs[lease] = epochs.get(lease, 0) + 1
-            wanted[device] = plane.want(lease=lease, epoch=epochs[lease], devices=[device], grace_s=1)
-        elif act == "unwant" and device in wanted:
-            plane.unwant(wanted.pop(device))
-        elif act == "kill":
-            time.sleep(chance.random() * 0.3)  # the moment of death is what is tried here
-            agent.kill()
-            agent.start()
-        for each in devices:
-            assert len(_holders(agent, each)) <= 1, f"step {step}: {each} has two holders"
+def _running() -> dict[tuple[str, str], list[int]]:
+    """Return the live processes of containers by (device, "lease/member/epoch"), by what was put into them."""
+    found: dict[tuple[str, str], list[int]] = defaultdict(list)
+    for pid in map(int, filter(str.isdigit, os.listdir("/proc"))):
+        lines = dict(line.partition("=")[::2] for line in _read(pid, "environ").splitlines())
+        if "TEST_KEY" in lines and _read(pid, "stat").rpartition(")")[2].split()[:1] not in ([], ["Z"], ["X"]):
+            found[lines["TEST_DEVICE"], lines["TEST_KEY"]].append(pid)
+    return found
 
-    for key in wanted.values():
-        plane.wait_step(key, "ready", within_s=30)
-    names = {f"gy-{lease}-{member}-{epoch}" for lease, member, epoch in wanted.values()}
-    until(
-        lambda: {f.name for f in (agent.folder / "workloads").glob("gy-*") if agent.processes(f.name)} == names,
-        what="exactly what is wanted",
-    )
+
+def _want(host: Host, device: str) -> None:
+    lease = f"lease_{host.devices.index(device)}"
+    host.epochs[lease] += 1
+    key = (lease, 0, host.epochs[lease])
+    env = {**host.spec.get("env", {}), "TEST_DEVICE": device, "TEST_KEY": protocol.workload_key(*key)}
+    spec = {**host.spec, "env": env}
+    host.wanted[device] = host.plane.want(lease=lease, epoch=key[2], devices=[device], grace_s=1, **spec)
+
+
+def _unwant(host: Host, device: str) -> None:
+    key = host.wanted.pop(device)
+    host.unwanted_at[key] = time.monotonic()
+    host.plane.unwant(key)
+
+
+def _step(host: Host, chance: random.Random) -> None:
+    device = chance.choice(host.devices)
+    act = chance.choices(["want", "unwant", "next", "core", "probe", "engine"], [30, 18, 12, 22, 10, 8])[0]
+    if act == "want" and device not in host.wanted:
+        _want(host, device)
+    elif act == "unwant" and device in host.wanted:
+        _unwant(host, device)
+    elif act == "next" and device in host.wanted:
+        _unwant(host, device)
+        _want(host, device)
+    elif act == "core":
+        host.agent.kill()
+        host.agent.begin()
+    elif act == "probe":
+        for pid in host.probe_pids():
+            os.kill(pid, signal.SIGKILL)
+    elif act == "engine" and host.engine is not None and host.engine.process is not None:
+        if host.engine.process.poll() is None:
+            host.engine.kill()
+        host.engine.begin()
+    time.sleep(chance.random() * 0.15)  # the moment of death is what is tried here
+
+
+def _check(hosts: list[Host], step: int) -> None:
+    holders: dict[str, set[str]] = defaultdict(set)
+    for device, key in _running():
+        holders[device].add(key)
+    for device, keys in holders.items():
+        assert len(keys) <= 1, f"step {step}: {device} has {sorted(keys)}"
+    now = time.monotonic()
+    for host in hosts:
+        for key, since in host.unwanted_at.items():
+            if now - since > ORPHAN_S:
+                texts = {text for keys in holders.values() for text in keys}
+                assert protocol.workload_key(*key) not in texts, f"step {step}: {key} is still there"
+
+
+def test_random_deaths_of_core_probe_and_engine(hosts: list[Host], request: pytest.FixtureRequest) -> None:
+    steps, seed = request.config.getoption("--deaths"), request.config.getoption("--deaths-seed")
+    chance = random.Random(seed)
+    for step in range(steps):
+        _step(chance.choice(hosts), chance)
+        _check(hosts, step)
+    hosts[0].start_engine()
+    for host in hosts:
+        for key in host.wanted.values():
+            host.plane.wait_step(key, "ready", within_s=120)
+    _check(hosts, steps)
+    _only_what_is_wanted(hosts)
+    for host in hosts:
+        for device in list(host.wanted):
+            _unwant(host, device)
+    until(lambda: not _running(), within_s=60, what="the end of all")
+    for host in hosts:
+        until(lambda host=host: not host.plane.requests[-1].workloads, within_s=60, what="the last word")
+        _receipts_tell_each_second_once(host)
+
+
+def _only_what_is_wanted(hosts: list[Host]) -> None:
+    wanted = {(d, protocol.workload_key(*key)) for host in hosts for d, key in host.wanted.items()}
+    until(lambda: set(_running()) == wanted, within_s=ORPHAN_S + 30, what="exactly what is wanted")
+
+
+def _receipts_tell_each_second_once(host: Host) -> None:
+    """Each chain is whole, starts once and stops once; no two workloads tell of the same second of a device; and what
+    the server counted from what it heard is what the receipts say, but for the time in which the agent was dead."""
+    chains: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    for n in sorted(host.plane.receipts):
+        row = host.plane.receipts[n]
+        chains[protocol.workload_key(row["lease"], row["member"], row["epoch"])].append(row)
+    used: dict[str, list[tuple[int, int]]] = defaultdict(list)
+    for key, rows in chains.items():
+        assert [row["kind"] for row in rows if row["kind"] != "beat"] == ["start", "stop"], (key, rows)
+        previous = ""
+        for row in rows:
+            assert row["prev"] == previous, f"{key}: the chain is broken"
+            previous = hashlib.sha256(protocol.canonical_json(row)).hexdigest()
+        first_s, last_s = rows[0]["t_boot_s"], rows[-1]["t_boot_s"]
+        assert first_s <= last_s
+        used[rows[0]["devices"][0]].append((first_s, last_s))
+        _as_heard(host, key, last_s - first_s)
+    ready = {key for (key, step) in host.plane.heard_at if step == "ready"}
+    assert ready <= set(chains), "what the server heard to be ready has no receipt"
+    for spans in used.values():
+        spans.sort()
+        for (_, end), (begin, _) in itertools.pairwise(spans):
+            assert begin >= end, f"a second is told twice: {spans}"
+
+
+def _as_heard(host: Host, key: str, told_s: int) -> None:
+    heard = host.plane.heard_at
+    if (key, "ready") not in heard:
+        return  # it was over before the server heard of it: nothing is charged
+    after = [
+        at for (other, step), at in heard.items() if other == key and step in ("stopping", "cleaning", "gone", "exited")
+    ]
+    counted_s = min(after) - heard[key, "ready"]
+    assert abs(counted_s - told_s) <= OUTAGE_S, f"{key}: the server counts {counted_s:.1f} s, the receipts {told_s} s"

@@ -5,6 +5,7 @@ command, an environment, ports and sizes.
 """
 
 import os
+from pathlib import Path
 from typing import Any
 
 from agents.node.engines import LABEL_HOST, LABEL_LEASE, Plan
@@ -67,6 +68,11 @@ def _host_config(plan: Plan, *, init: bool, nofile: int) -> dict[str, Any]:
     }
     config["NetworkMode"] = plan.name  # its own: see Belongings.make_network
     config["Mounts"] = _mounts(plan)
+    if plan.device_nodes:
+        config["Devices"] = [
+            {"PathOnHost": node, "PathInContainer": node, "CgroupPermissions": "rw"} for node in plan.device_nodes
+        ]
+        config["GroupAdd"] = _groups(plan.device_nodes)
     if init:
         config["Init"] = True  # a program that is pid 1 would ignore SIGTERM unless it says otherwise
     if plan.ram_mib is not None:
@@ -76,6 +82,12 @@ def _host_config(plan: Plan, *, init: bool, nofile: int) -> dict[str, Any]:
         # An engine refuses a limit above what the machine has, and a simulated host may claim to have more.
         config["NanoCpus"] = min(plan.cpu_milli, 1000 * (os.cpu_count() or 1)) * 1_000_000
     return config
+
+
+def _groups(nodes: list[str]) -> list[str]:
+    """Return the groups that may open the nodes: the user inside is none of the host's own."""
+    found = {Path(node).stat().st_gid for node in nodes if Path(node).exists()}
+    return [str(gid) for gid in sorted(found - {0})]
 
 
 def _mounts(plan: Plan) -> list[dict[str, Any]]:
