@@ -241,8 +241,9 @@ class WorkloadSpec(Message):
     registry_login: bool = _of(bool, default=False)  # the pull needs what is sealed beside the spec
 
     health: dict[str, Any] | None = _of(dict, NONE, default=None)  # HealthCheck
+    fixed_ports: dict[str, int] = _of(dict, default_factory=dict)  # container port -> the host port it must have
 
-    LATER = frozenset({"secrets", "registry_login", "health"})
+    LATER = frozenset({"secrets", "registry_login", "health", "fixed_ports"})
 
 
 @dataclass(frozen=True, kw_only=True)

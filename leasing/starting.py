@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 from django.conf import settings
 
 from agents import workloads
-from agents.models import Device, Workload
+from agents.models import Device, Host, Workload
 from billing import commission, metering
 from leasing import calendar, secrets_at_start, workload_spec
 from leasing.models import Lease, LeaseMember
@@ -41,7 +41,7 @@ def want_all(leases: Sequence[tuple[Lease, Bound]], *, at: datetime) -> None:
 
 
 def _wanted(lease: Lease, held: Bound) -> list[workloads.Wanted]:
-    plans = [_member_plan(lease, rank, devices) for rank, devices in held.items()]
+    plans = [_member_plan(lease, rank, devices, in_gang=len(held) > 1) for rank, devices in held.items()]
     hosts = {rank: devices[0][0].host for rank, devices in held.items()}
     return [
         workloads.Wanted(
@@ -62,6 +62,7 @@ def _wanted(lease: Lease, held: Bound) -> list[workloads.Wanted]:
                 secrets=lease.secrets,
                 registry_login=bool(lease.registry_secret),
                 health=lease.health,
+                spread=lease.pk.int + lease.epoch,
             ),
             valid_for_s=_valid_for_s(lease),
             stop_grace_s=settings.WORKLOAD_STOP_GRACE_S,
@@ -100,7 +101,7 @@ def _valid_for_s(lease: Lease) -> int:
 
 
 def _member_plan(
-    lease: Lease, rank: int, devices: Sequence[tuple[Device, tuple[int, int]]]
+    lease: Lease, rank: int, devices: Sequence[tuple[Device, tuple[int, int]]], *, in_gang: bool
 ) -> workload_spec.MemberPlan:  # fmt: skip
     host = devices[0][0].host
     eighths = sum(end - first for _, (first, end) in devices)
@@ -112,7 +113,16 @@ def _member_plan(
         cpu_milli=max(host.cpu_milli_per_gpu * eighths // 8, lease.constraints.get("min_cpu_milli", 0)),
         ram_mib=max(host.ram_mib_per_gpu * eighths // 8, lease.constraints.get("min_ram_mib", 0)),
         disk_mib=max(host.disk_mib_per_gpu * eighths // 8, lease.constraints.get("min_disk_mib", 0)),
+        ports=_port_range(host) if in_gang else None,
     )
+
+
+def _port_range(host: Host) -> tuple[int, int] | None:
+    """Return the host ports [first, end) that the owner gave, if he gave a range that can be one."""
+    given = host.inventory.get("ports")
+    if not (isinstance(given, list) and len(given) == 2 and all(isinstance(port, int) for port in given)):
+        return None
+    return (given[0], given[1]) if 0 < given[0] < given[1] <= 65_536 else None
 
 
 def start_meters(lease: Lease, *, at: datetime) -> None:

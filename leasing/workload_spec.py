@@ -7,6 +7,7 @@ from typing import Any
 from agents.protocol import WorkloadSpec
 
 RENDEZVOUS_PORT = 29500
+RENDEZVOUS_PORTS = (29_500, 30_000)  # of gangs whose first host names no range: [first, end)
 
 
 @dataclass(frozen=True)
@@ -20,20 +21,35 @@ class MemberPlan:
     cpu_milli: int
     ram_mib: int
     disk_mib: int
+    ports: tuple[int, int] | None = None  # host ports [first, end) that its owner gave
+
+
+def rendezvous_port(*, members: Sequence[MemberPlan], spread: int) -> int:
+    """Return the port at which the members of a gang meet: the same inside the first one and on its host.
+
+    spread: a number of the lease and its epoch, so that two gangs on a host seldom want the same port, and a gang that
+    was refused one gets another at its next start.
+    """
+    if len(members) == 1:
+        return RENDEZVOUS_PORT
+    first, end = members[0].ports or RENDEZVOUS_PORTS
+    return first + spread % (end - first)
 
 
 def build(
     *, lease_id: str, image_reference: str, command: Sequence[str] | None, env: Mapping[str, str],
     ports: Sequence[int], ssh_keys: Sequence[str], members: Sequence[MemberPlan], rank: int, with_fabric: bool,
     secrets: Sequence[str] = (), registry_login: bool = False, health: Mapping[str, Any] | None = None,
+    spread: int = 0,
 ) -> dict[str, Any]:  # fmt: skip
     """Return the WorkloadSpec of member `rank` as JSON; CPU in milli, memory and disk in MiB, 0 = no limit known."""
     own = members[rank]
     addresses = [member.address or "127.0.0.1" for member in members]
     world = sum(len(member.uuids) for member in members)
+    port = rendezvous_port(members=members, spread=spread)
     rendezvous = {
         "MASTER_ADDR": addresses[0],
-        "MASTER_PORT": str(RENDEZVOUS_PORT),
+        "MASTER_PORT": str(port),
         "NNODES": str(len(members)),
         "NODE_RANK": str(rank),
         "NPROC_PER_NODE": str(len(own.uuids)),
@@ -41,6 +57,10 @@ def build(
         "GPUYARD_NODE_IPS": ",".join(addresses),
         "GPUYARD_LEASE_ID": lease_id,  # here, since hosts drop GPUYARD_* from what a tenant names
     }
+    if len(members) > 1:
+        # Under these names torchrun reads its own options: it starts without any.
+        names = ("MASTER_ADDR", "MASTER_PORT", "NNODES", "NODE_RANK", "NPROC_PER_NODE")
+        rendezvous |= {f"PET_{name}": rendezvous[name] for name in names}
     if not with_fabric:
         rendezvous["NCCL_IB_DISABLE"] = "1"
     return WorkloadSpec(
@@ -58,4 +78,5 @@ def build(
         secrets=list(secrets),
         registry_login=registry_login,
         health=None if health is None else dict(health),
+        fixed_ports={str(port): port} if rank == 0 and len(members) > 1 else {},
     ).to_json()

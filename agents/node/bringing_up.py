@@ -245,6 +245,7 @@ class BringUp:
             pids=spec.pids,
             shm_mib=spec.shm_mib,
             device_requests=driver.device_requests(spec.devices),
+            fixed_ports={int(port): outside for port, outside in spec.fixed_ports.items()},
             device_nodes=driver.device_nodes(spec.devices),
             files=files.folder,
             scratch=workload.scratch,

@@ -218,6 +218,12 @@ def test_a_gang_is_active_only_when_every_member_is_ready() -> None:
     assert lease.first_active_at == after(7)
     ranks = [workload.spec["rendezvous"] for workload in starting.live_workloads(lease)]
     assert [(r["NODE_RANK"], r["NNODES"], r["WORLD_SIZE"]) for r in ranks] == [("0", "2", "16"), ("1", "2", "16")]
+    assert [(r["PET_NODE_RANK"], r["PET_NNODES"], r["PET_NPROC_PER_NODE"]) for r in ranks] == [
+        ("0", "2", "8"), ("1", "2", "8"),
+    ]  # fmt: skip
+    (port,) = {int(r["MASTER_PORT"]) for r in ranks} | {int(r["PET_MASTER_PORT"]) for r in ranks}
+    fixed = [workload.spec.get("fixed_ports") for workload in starting.live_workloads(lease)]
+    assert fixed == [{str(port): port}, None], "they meet at the first one's host, at the very port that all were told"
     assert metering.cost(reference=lease.public_id, at=after(17)).charged_micros == 16 * 1_000 * 10
 
 

@@ -77,6 +77,7 @@ class Plan:
     pids: int = 4096
     shm_mib: int = 64
     device_requests: list[dict[str, Any]] = field(default_factory=list)  # the driver's, in the engine API's form
+    fixed_ports: dict[int, int] = field(default_factory=dict)  # container port -> the host port it must have
     device_nodes: list[str] = field(default_factory=list)  # files of the host: the driver's, never a tenant's
     scratch: str | None = None  # name of the lease's scratch; made if it is not there
     files: str | None = None  # the host's folder that is seen read-only at private_files.INSIDE

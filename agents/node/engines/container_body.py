@@ -31,7 +31,7 @@ def container_body(
         "Image": plan.image,
         "Env": [f"{name}={value}" for name, value in sorted(plan.env.items())],
         "Labels": plan.labels,
-        "ExposedPorts": {f"{port}/tcp": {} for port in plan.ports},
+        "ExposedPorts": {f"{port}/tcp": {} for port in (*plan.ports, *plan.fixed_ports)},
         "AttachStdin": False,
         "OpenStdin": False,
         "HostConfig": _host_config(plan, init=init, nofile=min(NOFILE, nofile_limit)),
@@ -63,7 +63,10 @@ def _host_config(plan: Plan, *, init: bool, nofile: int) -> dict[str, Any]:
             {"Name": "core", "Soft": 0, "Hard": 0},
         ],
         "LogConfig": {"Type": "json-file", "Config": {"max-size": LOG_FILE_BYTES, "max-file": "2"}},
-        "PortBindings": {f"{port}/tcp": [{"HostPort": _host_port(plan.port_range)}] for port in plan.ports},
+        "PortBindings": {
+            **{f"{port}/tcp": [{"HostPort": _host_port(plan.port_range)}] for port in plan.ports},
+            **{f"{port}/tcp": [{"HostPort": str(outside)}] for port, outside in plan.fixed_ports.items()},
+        },
         "DeviceRequests": plan.device_requests,
     }
     config["NetworkMode"] = plan.name  # its own: see Belongings.make_network

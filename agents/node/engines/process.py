@@ -91,6 +91,7 @@ class ProcessEngine:
             return plan.name
         folder.mkdir(mode=0o700, exist_ok=True)
         ports = {str(port): _free_port(plan.port_range) for port in plan.ports}
+        ports |= {str(port): outside for port, outside in plan.fixed_ports.items()}
         if plan.scratch is not None:
             self._make_scratch(plan)
         published = {f"GPUYARD_PORT_{port}": str(host_port) for port, host_port in ports.items()}
