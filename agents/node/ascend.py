@@ -133,7 +133,8 @@ def _run() -> str:
 def read(text: str) -> tuple[list[dict[str, Any]], str | None]:
     """Return one row per NPU, {npu, name, bus_id, uuid, state, readings}, and the version of the driver."""
     version = _VERSION.search(text)
-    rows, titles = [], []
+    rows: list[dict[str, Any]] = []
+    titles: list[str] = []
     above: list[str] | None = None
     for line in text.splitlines():
         cells = [cell.strip() for cell in line.strip().strip("|").split("|")] if line.strip().startswith("|") else []

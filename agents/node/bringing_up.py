@@ -30,6 +30,10 @@ if TYPE_CHECKING:
 PROBE_FOR_S = 20.0
 PROBE_EVERY_S = 0.1
 HEALTH_AT_START_S = 0.5
+NO_DISK_QUOTA = (
+    "the engine's storage cannot keep containers to their share of the disk (overlay2 on xfs with pquota can, and zfs"
+    " and btrfs): only disk_pressure protects the host"
+)
 PULLS_AT_ONCE = threading.BoundedSemaphore(2)
 # The tenant's environment may not reach the loader or the driver's hook (AGENT.md section 14).
 REFUSED_ENV = ("LD_", "NVIDIA_", "GPUYARD_", "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER")
@@ -71,6 +75,8 @@ class BringUp:
         self._step("creating")
         container = self._r.engine.create(self._plan(tenant_files.put(self._r, self._w, self._spec, secrets)))
         self._w.container = container
+        if self._spec.disk_mib is not None and self._r.engine.disk_quota is False:
+            self._r.say_once("no_disk_quota", NO_DISK_QUOTA)
         self._step("starting")
         if not self._r.heard_lately(self._r.now_s()):
             raise EngineError("engine_error", "the control plane fell silent before the start")

@@ -41,7 +41,7 @@ def document(
         "os": _os_name(),
         "kernel": platform.release(),
         "simulated": driver.simulated,
-        "engine": {"name": engine.name, "version": version},
+        "engine": {"name": engine.name, "version": version, "disk_quota": engine.disk_quota},
         "driver_version": facts.driver_version,
         "cuda_version": facts.cuda_version,
         **figures,

@@ -66,6 +66,7 @@ class Reconciler:
         self._hinted_s = -1e9
         self.orphans = Orphans(self)
         self._scratch_kept: set[str] = set()
+        self._said: set[str] = set()
         self._answered_s: float | None = None
         self._silence_limit_s = 30.0
         self.synced = False
@@ -315,6 +316,12 @@ class Reconciler:
 
     def save(self, workload: Workload) -> None:
         self.journal.save(workload, boot_id=self.boot_id)
+
+    def say_once(self, kind: str, detail: str) -> None:
+        """Tell of a lasting fact about this host once in the life of the agent."""
+        if kind not in self._said:
+            self._said.add(kind)
+            self.event(kind, detail)
 
     def event(self, kind: str, detail: str, **facts: Any) -> None:
         self.journal.put("event", {"kind": kind, "at": clocks.wall_iso(), "detail": detail, **facts})

@@ -79,6 +79,22 @@ def test_a_container_is_made_with_the_hardening_list(plane: FakeControlPlane, do
     status = Path(f"/proc/{made['State']['Pid']}/status").read_text()
     assert "CapEff:\t0000000000000000" in status
     assert "NoNewPrivs:\t1" in status
+    assert "Seccomp:\t2" in status
+    assert config["NetworkMode"] == "gy-lease_1-0-1"
+
+
+def test_a_storage_that_cannot_limit_containers_is_said_and_not_hidden(
+    plane: FakeControlPlane, dockerd: Dockerd, host: Agent
+) -> None:
+    key = plane.want(image=IMAGE, devices=host.devices[:1], command=FOREVER, disk_mib=512)
+    plane.wait_step(key, "ready")
+    limited = inspect(dockerd, "gy-lease_1-0-1")["HostConfig"].get("StorageOpt")
+
+    said = [event["detail"] for event in plane.events.values() if event["kind"] == "no_disk_quota"]
+    if limited:
+        assert (limited, said) == ({"size": "512M"}, [])
+    else:
+        until(lambda: [e for e in plane.events.values() if e["kind"] == "no_disk_quota"], what="its word")
 
 
 def test_a_published_port_answers(plane: FakeControlPlane, dockerd: Dockerd, host: Agent) -> None:

@@ -5,6 +5,7 @@ fake driver library and the process sandbox. 300 steps, and more with `--deaths 
 containers on a device, nothing unwanted older than a minute, and receipts that tell each second once.
 """
 
+import contextlib
 import hashlib
 import itertools
 import os
@@ -107,7 +108,8 @@ def hosts(tmp_path: Path) -> Iterator[list[Host]]:
             shutil.rmtree(folder_in_memory(host.agent.folder), ignore_errors=True)
         for pids in _running().values():
             for pid in pids:
-                os.kill(pid, signal.SIGKILL)
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
         engine.begin()
         until(engine.answers, within_s=60, what="the engine at the end")
     for plane in planes:
@@ -161,7 +163,8 @@ def _step(host: Host, chance: random.Random) -> None:
         host.agent.begin()
     elif act == "probe":
         for pid in host.probe_pids():
-            os.kill(pid, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
     elif act == "engine" and host.engine is not None and host.engine.process is not None:
         if host.engine.process.poll() is None:
             host.engine.kill()
@@ -206,7 +209,10 @@ def test_random_deaths_of_core_probe_and_engine(hosts: list[Host], request: pyte
 
 def _only_what_is_wanted(hosts: list[Host]) -> None:
     wanted = {(d, protocol.workload_key(*key)) for host in hosts for d, key in host.wanted.items()}
-    until(lambda: set(_running()) == wanted, within_s=ORPHAN_S + 30, what="exactly what is wanted")
+    deadline = time.monotonic() + ORPHAN_S + 30
+    while (there := set(_running())) != wanted:
+        assert time.monotonic() < deadline, f"too much: {there - wanted}; too little: {wanted - there}"
+        time.sleep(0.1)
 
 
 def _receipts_tell_each_second_once(host: Host) -> None:

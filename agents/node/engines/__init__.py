@@ -89,6 +89,8 @@ class Engine(Protocol):
     name: str  # "docker", "podman", "process": shown to people
     mounts: bool  # whether a folder of the host is seen elsewhere inside; if not, a workload sees the host's own path
 
+    disk_quota: bool | None  # whether its storage keeps a container to its share; None: not known yet
+
     def version(self) -> str: ...
 
     def image_digest(self, image: str) -> str | None:

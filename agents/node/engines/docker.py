@@ -18,6 +18,7 @@ from agents.node.engines import (
     NoSuchContainer,
     Plan,
     Progress,
+    refusals,
 )
 from agents.node.engines.belongings import Belongings
 from agents.node.engines.container_body import container_body
@@ -43,6 +44,7 @@ class DockerEngine(Belongings):
         self._lock = threading.Lock()
         self._closed = threading.Event()
         self.name = "docker"
+        self.disk_quota: bool | None = None
 
     def version(self) -> str:
         return str(self._known()["Version"])
@@ -93,6 +95,8 @@ class DockerEngine(Belongings):
         return made
 
     def _create(self, plan: Plan, body: dict[str, Any]) -> str:
+        if plan.disk_mib is not None and self.disk_quota is not False:
+            body["HostConfig"]["StorageOpt"] = {"size": f"{plan.disk_mib}M"}
         try:
             made = self._call(
                 "POST", "/containers/create", query={"name": plan.name}, body=body, timeout_s=CREATE_TIMEOUT_S
@@ -100,7 +104,13 @@ class DockerEngine(Belongings):
         except Refusal as refusal:
             if refusal.status == 409:
                 return self._adopt(plan)
-            raise EngineError(_failure_of(str(refusal), "bad_spec"), str(refusal)) from None
+            if "StorageOpt" in body["HostConfig"] and refusals.has_no_quota(str(refusal)):
+                self.disk_quota = False
+                del body["HostConfig"]["StorageOpt"]
+                return self._create(plan, body)
+            raise EngineError(refusals.failure_of(str(refusal), "bad_spec"), str(refusal)) from None
+        if "StorageOpt" in body["HostConfig"]:
+            self.disk_quota = True
         return str(made["Id"])
 
     def _adopt(self, plan: Plan) -> str:
@@ -114,7 +124,7 @@ class DockerEngine(Belongings):
         try:
             self._call("POST", f"/containers/{container}/start", timeout_s=CREATE_TIMEOUT_S)
         except Refusal as refusal:
-            raise EngineError(_failure_of(str(refusal), "exited_early"), str(refusal)) from None
+            raise EngineError(refusals.failure_of(str(refusal), "exited_early"), str(refusal)) from None
 
     def containers(self, host: str) -> list[Container]:
         filters = json.dumps({"label": [f"{LABEL_HOST}={host}"]})
@@ -169,7 +179,7 @@ class DockerEngine(Belongings):
             self._call("POST", f"/containers/{container}/stop", query={"t": grace_s}, timeout_s=grace_s + KILL_WAIT_S)
         except Refusal as refusal:
             # It could not be killed in the engine's own time: what counts is whether it ends within ours.
-            if not _cannot_be_killed(str(refusal)):
+            if not refusals.cannot_be_killed(str(refusal)):
                 raise
         return self._ends(before, within_s=KILL_WAIT_S)
 
@@ -281,21 +291,3 @@ def _is_alive(pid: int | None) -> bool:
             return file.read().rpartition(")")[2].split()[0] not in ("Z", "X")
     except (FileNotFoundError, ProcessLookupError):
         return False
-
-
-def _cannot_be_killed(message: str) -> bool:
-    return any(words in message for words in ("did not receive an exit event", "cannot kill", "tried to kill"))
-
-
-def _failure_of(message: str, otherwise: str) -> str:
-    """Return which of protocol.FAILURES an engine's sentence means."""
-    words = message.lower()
-    if "no space left" in words:
-        return "disk_full"
-    if "port is already allocated" in words or "address already in use" in words or "no free port" in words:
-        return "port_exhausted"
-    if "could not select device driver" in words or "unresolvable cdi" in words:
-        return "cdi_stale"
-    if "no such image" in words:
-        return "image_not_found"
-    return otherwise

@@ -61,6 +61,7 @@ class ProcessEngine:
 
     name = "process"
     mounts = False
+    disk_quota: bool | None = False
 
     def __init__(self, root: Path) -> None:
         self._root, self._scratch = root, root.parent / "scratch"
