@@ -83,7 +83,8 @@ class Story:
 
 
 @pytest.fixture(scope="module")
-def story(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Story]:
+def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Story]:
+    """The platform and three verified hosts; nothing has happened yet."""
     for reason in (why_no_dockerd(), why_no_namespaces()):
         if reason is not None:
             pytest.skip(reason)
@@ -101,10 +102,14 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Story]:
             machine.start(server=f"http://{CONTROL}:{_port(platform)}", token=_token(platform, machine.name))
             machines[machine.name] = machine
         until(lambda: _free(platform) == 3, what="The verification of three hosts")
-        told = Story(platform, machines)
-        _play(told)
-        print("three hosts:", json.dumps(told.figures))
-        yield told
+        yield Story(platform, machines)
+
+
+@pytest.fixture(scope="module")
+def story(three: Story) -> Story:
+    _play(three)
+    print("three hosts:", json.dumps(three.figures))
+    return three
 
 
 def _port(platform: RunningStack) -> int:
@@ -211,36 +216,6 @@ def _heal(story: Story, first: Machine, second: Machine, path: str) -> None:
     story.figures["device_offered_after_heal_s"] = round(time.monotonic() - healed_s, 1)
 
 
-def test_members_of_a_gang_meet_at_the_first_one_s_host_and_port(story: Story) -> None:
-    serve = ["sh", "-c", "exec httpd -f -p $MASTER_PORT -h /tmp"]
-    body = {"gpu_model": "A100_80G", "node_count": 2, "gpu_count": 1, "image": "gpuyard_demo", "command": serve}
-    path = f"/leases/{story.platform.ask('POST', '/leases', body).json()['id']}"
-    lease = _wait(story.platform, path, lambda lease: lease["state"] == "active")
-    first, second = [story.machines[member["host_name"]] for member in lease["members"]]
-    environment = _environment(second)
-
-    assert environment["MASTER_ADDR"] == first.network.address
-    assert (environment["NODE_RANK"], environment["WORLD_SIZE"]) == ("1", "2")
-    look = f"import socket; socket.create_connection(({first.network.address!r}, {environment['MASTER_PORT']}), 5)"
-    for machine in (first, second):
-        inside = ["nsenter", "-t", str(_pid(machine)), "-n", sys.executable, "-c", look]
-        done = subprocess.run(inside, capture_output=True, text=True, timeout=20, check=False)
-        assert done.returncode == 0, f"{machine.name}: {done.stderr[-300:]}"
-    story.platform.ask("DELETE", path)
-    _wait(story.platform, path, lambda lease: lease["state"] == "ended")
-
-
-def _pid(machine: Machine) -> int:
-    """Return the first process of the one container that runs there."""
-    (name,) = machine.running()
-    return int(json.loads(machine.engine.call("GET", f"/containers/{name}/json")[1])["State"]["Pid"])
-
-
-def _environment(machine: Machine) -> dict[str, str]:
-    raw = Path(f"/proc/{_pid(machine)}/environ").read_text()
-    return dict(line.partition("=")[::2] for line in raw.split("\0") if line)
-
-
 def test_ten_seconds_without_a_cable_change_nothing(story: Story) -> None:
     assert {lease for lease, _ in story.states} == {"active"}
     assert not {host for _, host in story.states} & {"lost", "quarantined"}
@@ -285,3 +260,33 @@ def _seconds(text: str) -> float:
     from datetime import datetime
 
     return datetime.fromisoformat(text).timestamp()
+
+
+def test_members_of_a_gang_meet_at_the_first_one_s_host_and_port(three: Story) -> None:
+    serve = ["sh", "-c", "exec httpd -f -p $MASTER_PORT -h /tmp"]
+    body = {"gpu_model": "A100_80G", "node_count": 2, "gpu_count": 1, "image": "gpuyard_demo", "command": serve}
+    path = f"/leases/{three.platform.ask('POST', '/leases', body).json()['id']}"
+    lease = _wait(three.platform, path, lambda lease: lease["state"] == "active")
+    first, second = [three.machines[member["host_name"]] for member in lease["members"]]
+    environment = _environment(second)
+
+    assert environment["MASTER_ADDR"] == first.network.address
+    assert (environment["NODE_RANK"], environment["WORLD_SIZE"]) == ("1", "2")
+    look = f"import socket; socket.create_connection(({first.network.address!r}, {environment['MASTER_PORT']}), 5)"
+    for machine in (first, second):
+        inside = ["nsenter", "-t", str(_pid(machine)), "-n", sys.executable, "-c", look]
+        done = subprocess.run(inside, capture_output=True, text=True, timeout=20, check=False)
+        assert done.returncode == 0, f"{machine.name}: {done.stderr[-300:]}"
+    three.platform.ask("DELETE", path)
+    _wait(three.platform, path, lambda lease: lease["state"] == "ended")
+
+
+def _pid(machine: Machine) -> int:
+    """Return the first process of the one container that runs there."""
+    (name,) = machine.running()
+    return int(json.loads(machine.engine.call("GET", f"/containers/{name}/json")[1])["State"]["Pid"])
+
+
+def _environment(machine: Machine) -> dict[str, str]:
+    raw = Path(f"/proc/{_pid(machine)}/environ").read_text()
+    return dict(line.partition("=")[::2] for line in raw.split("\0") if line)
