@@ -209,6 +209,7 @@ def _settle(hosts: list[Host]) -> None:
     deadline = time.monotonic() + ORPHAN_S + 60
     while True:
         for host in hosts:
+            host.start_engine()  # as its own keeper would, if it could not start after a death
             for device, key in list(host.wanted.items()):
                 if host.plane.step(key) == "exited":
                     _unwant(host, device)
@@ -218,8 +219,16 @@ def _settle(hosts: list[Host]) -> None:
         there = set(_running())
         if ready and there == wanted:
             return
-        assert time.monotonic() < deadline, f"too much: {there - wanted}; too little: {wanted - there}; ready: {ready}"
+        late = time.monotonic() > deadline
+        assert not late, f"too much: {there - wanted}; too little: {wanted - there}; {_engine_says(hosts)}"
         time.sleep(0.2)
+
+
+def _engine_says(hosts: list[Host]) -> str:
+    engine = hosts[0].engine
+    assert engine is not None
+    lines = (engine.folder / "log").read_text(errors="replace").splitlines()
+    return f"engine answers: {engine.answers()}, says: {lines[-6:]}"
 
 
 def _receipts_tell_each_second_once(host: Host) -> None:
