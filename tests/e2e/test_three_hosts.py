@@ -260,33 +260,3 @@ def _seconds(text: str) -> float:
     from datetime import datetime
 
     return datetime.fromisoformat(text).timestamp()
-
-
-def test_members_of_a_gang_meet_at_the_first_one_s_host_and_port(three: Story) -> None:
-    serve = ["sh", "-c", "exec httpd -f -p $MASTER_PORT -h /tmp"]
-    body = {"gpu_model": "A100_80G", "node_count": 2, "gpu_count": 1, "image": "gpuyard_demo", "command": serve}
-    path = f"/leases/{three.platform.ask('POST', '/leases', body).json()['id']}"
-    lease = _wait(three.platform, path, lambda lease: lease["state"] == "active")
-    first, second = [three.machines[member["host_name"]] for member in lease["members"]]
-    environment = _environment(second)
-
-    assert environment["MASTER_ADDR"] == first.network.address
-    assert (environment["NODE_RANK"], environment["WORLD_SIZE"]) == ("1", "2")
-    look = f"import socket; socket.create_connection(({first.network.address!r}, {environment['MASTER_PORT']}), 5)"
-    for machine in (first, second):
-        inside = ["nsenter", "-t", str(_pid(machine)), "-n", sys.executable, "-c", look]
-        done = subprocess.run(inside, capture_output=True, text=True, timeout=20, check=False)
-        assert done.returncode == 0, f"{machine.name}: {done.stderr[-300:]}"
-    three.platform.ask("DELETE", path)
-    _wait(three.platform, path, lambda lease: lease["state"] == "ended")
-
-
-def _pid(machine: Machine) -> int:
-    """Return the first process of the one container that runs there."""
-    (name,) = machine.running()
-    return int(json.loads(machine.engine.call("GET", f"/containers/{name}/json")[1])["State"]["Pid"])
-
-
-def _environment(machine: Machine) -> dict[str, str]:
-    raw = Path(f"/proc/{_pid(machine)}/environ").read_text()
-    return dict(line.partition("=")[::2] for line in raw.split("\0") if line)
