@@ -1,7 +1,8 @@
 """The change log that the placer reads: which hosts' capacity changed, without skipping a commit that came late.
 
-Whoever changes what can be placed on a host (its state, scheduling, devices, their health, figures of its inventory)
-calls `changed` in the same transaction. A row carries its transaction's number. A reader takes the rows of transactions
+Whatever changes what can be placed on a host (its state, scheduling, devices, their health, figures of its inventory)
+has its line in the same transaction: triggers on the tables of hosts and devices write it, and so does whoever adds to
+what these tables say (`changed`). A row carries its transaction's number. A reader takes the rows of transactions
 that had all ended when it looked (below `pg_snapshot_xmin`); a sequence as a cursor would skip a row whose transaction
 took its number early and committed late. The price: a transaction that writes and stays open, in any database of the
 server, holds readers back until it ends.
@@ -25,6 +26,7 @@ KEPT = timedelta(hours=1)
 class Changes:
     hosts: frozenset[UUID]  # whose capacity changed since the cursor
     cursor: int  # to be given at the next call
+    unsettled: frozenset[UUID] = frozenset()  # those of `hosts` that the next call returns again
     everything: bool = False  # the cursor was None or too old: reload all hosts
 
 
@@ -33,8 +35,11 @@ def changed(host_ids: Iterable[UUID]) -> None:
     CapacityChange.objects.bulk_create([CapacityChange(host_id=host_id) for host_id in sorted(set(host_ids))])
 
 
-def changed_since(cursor: int | None) -> Changes:
+def changed_since(cursor: int | None, *, unsettled: bool = False) -> Changes:
     """Return the hosts whose capacity changed in transactions that have ended since `cursor` was returned.
+
+    unsettled: also those of transactions that have ended, or are this one, while an older one is still open. The next
+    call returns them again; whoever cannot wait for it may be shown what is taken back.
 
     A host that is returned must be read after this call, whole. With None, or a cursor so old that rows may have been
     deleted since, `everything` is true and `hosts` says nothing.
@@ -44,17 +49,18 @@ def changed_since(cursor: int | None) -> Changes:
         sql.execute(
             """
             SELECT bound.xmin, array_agg(DISTINCT change.host_id) FILTER (WHERE change.host_id IS NOT NULL),
+                   array_agg(DISTINCT change.host_id) FILTER (WHERE change.xid8 >= bound.xmin),
                    coalesce((SELECT forgotten_below FROM agents_sweep), 0)
             FROM (SELECT pg_snapshot_xmin(pg_current_snapshot())::text::bigint AS xmin) AS bound
-            LEFT JOIN agents_capacitychange AS change ON change.xid8 >= %s AND change.xid8 < bound.xmin
+            LEFT JOIN agents_capacitychange AS change ON change.xid8 >= %s AND (%s OR change.xid8 < bound.xmin)
             GROUP BY bound.xmin
             """,
-            [cursor or 0],
+            [cursor or 0, unsettled],
         )
-        xmin, hosts, forgotten_below = sql.fetchone()
+        xmin, hosts, unsettled_hosts, forgotten_below = sql.fetchone()
     if cursor is None or cursor < forgotten_below:
         return Changes(hosts=frozenset(), cursor=xmin, everything=True)
-    return Changes(hosts=frozenset(hosts or ()), cursor=xmin)
+    return Changes(hosts=frozenset(hosts or ()), unsettled=frozenset(unsettled_hosts or ()), cursor=xmin)
 
 
 @transaction.atomic

@@ -1,48 +1,31 @@
-"""The pool as the placement engine sees it: loaded from the database, and an overlay on which decisions are tried.
+"""The pool as the placement engine sees it, and an overlay on which decisions are tried.
 
-What is loaded: hosts that ever served, their devices, the calendar from now on, and prices in force. Nothing is trusted
-from it: the calendar's exclusion constraint has the last word when a decision is written.
+Each process keeps it in memory, level with the database (`pool_rows`). Nothing is trusted from it: the calendar's
+exclusion constraint has the last word when a decision is written.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import Any, NamedTuple, cast
 from uuid import UUID
 
 from django.db.models import Q
 
-from agents import availability
-from agents.models import Device, Host
 from billing.models import PriceVersion
-from catalogue.models import GpuModel
 from leasing import promised_price
 from leasing.calendar import Seat as CalendarSeat
 from leasing.models import Allocation
-from scheduler.placement import Ask, Busy, Decider, DeviceView, HostView, Placement, Refusal, units_mask
-from scheduler.placement.snapshot import Mode
+from scheduler import host_views
+from scheduler.host_views import PriceKey, Views
+from scheduler.placement import Ask, Busy, Decider, HostView, Placement, Refusal, units_mask
+from scheduler.pool_rows import HostRow, Rows
 
-SERVING = (Host.State.ONLINE, Host.State.SUSPECT, Host.State.LOST, Host.State.QUARANTINED)
-PriceKey = tuple[str, str, str]  # sku, region, tier
+STRANGER = ""  # any organization that the pool does not know: all of them are decided for alike
 
 
 def seconds(moment: datetime) -> int:
     return int(moment.timestamp())
-
-
-class DeviceRow(NamedTuple):
-    """What of a device a decision needs; ten thousand of them are read in each load."""
-
-    pk: UUID
-    host_id: UUID
-    model_id: UUID
-    health: str
-    health_reason: str
-    cordoned: bool
-    present: bool
-    nvlink_clique: int | None
-    mig: dict[str, Any] | None
 
 
 @dataclass
@@ -51,12 +34,17 @@ class Pool:
 
     hosts: dict[str, HostView]
     prices: dict[PriceKey, PriceVersion]
-    capacity: dict[UUID, Host]
+    capacity: dict[UUID, HostRow]
     decider: Decider = field(default_factory=Decider)
+    known: set[str] = field(default_factory=set)  # organizations that own a host or share a device
 
     def decide(self, ask: Ask, *, explain: bool = True) -> Placement | Refusal:
         """Place a request on the overlay, or say why not."""
-        return self.decider.decide(self.views(), ask, explain=explain)
+        return self.decider.decide(self.views(), self.general(ask), explain=explain)
+
+    def general(self, ask: Ask) -> Ask:
+        """Return the ask as anybody's whom the pool does not know, so that equal asks are seen to be equal."""
+        return ask if ask.organization in self.known else replace(ask, organization=STRANGER)
 
     def views(self) -> list[HostView]:
         return list(self.hosts.values())
@@ -64,7 +52,7 @@ class Pool:
     def keys_of(self, host_ids: Iterable[str]) -> frozenset[str]:
         """Return the keys of these hosts' views, one for each model on a host."""
         wanted = set(host_ids)
-        return frozenset(key for key in self.hosts if key.split("/")[0] in wanted)
+        return frozenset(key for key in self.hosts if key.split("/")[0] in wanted) if wanted else frozenset()
 
     def take(self, placement: Placement, *, organization: UUID, start_s: int, end_s: int | None) -> None:
         """Mark the placement's seats as held on the overlay, so that the next decision sees them."""
@@ -76,11 +64,42 @@ class Pool:
                 share = (member.cpu_milli, member.ram_mib, member.disk_mib) if index == 0 else (0, 0, 0)
                 mask = units_mask(seat.start, seat.stop)
                 held[str(seat.device)].append(Busy(mask, seat.mode, str(organization), start_s, end_s, *share))
+                if seat.mode == "shared":
+                    self.known.add(str(organization))
             devices = tuple(
                 replace(device, busy=(*device.busy, *held[str(device.key)])) if str(device.key) in held else device
                 for device in host.devices
             )
             self.hosts[str(member.host)] = replace(host, devices=devices)
+
+
+class Terms:
+    """What is kept for one term and currency: its prices, the views of each host, and what was decided over them."""
+
+    def __init__(self) -> None:
+        self.prices: dict[PriceKey, PriceVersion] = {}
+        self.views: dict[UUID, tuple[int, Views]] = {}
+        self.decider = Decider()
+
+    def look(self, rows: Rows, *, currency: str, prices: dict[PriceKey, PriceVersion], at: datetime) -> None:
+        """Make anew the views that are not what they were; the others stay the very same objects."""
+        if {key: row.pk for key, row in prices.items()} != {key: row.pk for key, row in self.prices.items()}:
+            self.views = {pk: (-1, views) for pk, (_, views) in self.views.items()}
+        self.prices, now_s = prices, seconds(at)
+        for pk, host in rows.hosts.items():
+            if host.host.currency != currency:
+                continue
+            version, before = self.views.get(pk, (-1, None))
+            if before is not None and version == rows.versions[pk] and before.made_s <= now_s < before.good_until_s:
+                continue
+            made = host_views.of_host(host, rows.models, prices, at=at)
+            self.views[pk] = (rows.versions[pk], made if before is None else before.kept(made))
+        for pk in self.views.keys() - rows.hosts.keys():
+            del self.views[pk]
+
+
+_rows = Rows()
+_terms: dict[tuple[str, str], Terms] = {}
 
 
 def load(*, term: str, currency: str, at: datetime) -> Pool:
@@ -89,151 +108,48 @@ def load(*, term: str, currency: str, at: datetime) -> Pool:
     A host that is as it was at the last load in this process is the same object again, so that what the decider
     remembers of it still holds.
     """
-    kind, notice_s = promised_price.term_and_notice(term)
-    prices = {
-        (version.series.sku, version.series.region, version.series.tier): version
-        for version in PriceVersion.objects.filter(
-            series__currency=currency,
-            series__term=kind,
-            series__use="active",
-            series__notice_s=notice_s,
-            during__contains=at,
-        ).select_related("series")
-    }
-    hosts = {
-        host.pk: host
-        for host in Host.objects.filter(state__in=SERVING, zone__region__currency=currency).select_related(
-            "zone__region"
-        )
-    }
-    models = {model.pk: model for model in GpuModel.objects.filter(devices__host__in=hosts).distinct()}
-    calendar = _calendar(at)
-    groups: dict[tuple[UUID, UUID], list[DeviceRow]] = defaultdict(list)
-    for row in _devices(hosts):
-        groups[row.host_id, row.model_id].append(row)
-    last, decider = _last.get((term, currency), ({}, Decider()))
-    views = {}
-    for (host_id, model_id), rows in groups.items():
-        key = f"{host_id}/{models[model_id].slug}"
-        view = _host_view(key, hosts[host_id], models[model_id], rows, calendar, prices, at)
-        before = last.get(key)
-        views[key] = before if before == view else view
-    _last[term, currency] = (views, decider)
-    return Pool(hosts=dict(views), prices=prices, capacity=hosts, decider=decider)
+    prices = _prices(term=term, currency=currency, at=at)
+    with _rows.lock:
+        _rows.refresh()
+        kept = _terms.setdefault((term, currency), Terms())
+        kept.look(_rows, currency=currency, prices=prices, at=at)
+        hosts = {key: view for _, views in kept.views.values() for key, view in views.by_key.items()}
+        capacity = {pk: _rows.hosts[pk].host for pk in kept.views}
+        known = {str(host.owner_id) for host in capacity.values()}
+        known |= {
+            line.organization
+            for pk in kept.views
+            for lines in _rows.hosts[pk].lines.values()
+            for line in lines
+            if line.mode == Allocation.Mode.SHARED
+        }
+        return Pool(hosts=hosts, prices=prices, capacity=capacity, decider=kept.decider, known=known)
 
 
-# By term and currency: the views of the last load, and what was decided over them. Threads may share it, since what is
-# remembered of a host counts only while that is the very same object.
-_last: dict[tuple[str, str], tuple[dict[str, HostView], Decider]] = {}
+def check() -> set[UUID]:
+    """Compare what is kept with the whole database; put right and return the hosts that differ without a reason."""
+    with _rows.lock:
+        _rows.refresh()
+        return _rows.check()
 
 
 def forget() -> None:
-    """Drop what is remembered between loads."""
-    _last.clear()
+    """Drop what is remembered between loads: the next one reads everything."""
+    with _rows.lock:
+        _rows.forget()
+        _terms.clear()
 
 
-def _devices(hosts: Iterable[UUID]) -> Iterator[DeviceRow]:
-    rows = Device.objects.filter(model__isnull=False, host__in=list(hosts)).order_by("host_id", "index")
-    columns = ("pk", "host_id", "model_id", "health", "health_reason", "cordoned", "present", "nvlink_clique")
-    return (DeviceRow(*row) for row in rows.values_list(*columns, "readings__mig"))
-
-
-def _calendar(at: datetime) -> dict[UUID, list[Busy]]:
-    lines: dict[UUID, list[Busy]] = defaultdict(list)
-    rows = (
-        Allocation.objects.filter(released_at__isnull=True)
-        .order_by("pk")
-        .values_list("device_id", "units", "mode", "organization_id", "during")
-    )
-    for device_id, units, mode, organization_id, during in rows:
-        if during.isempty:
-            continue
-        end = during.upper
-        # What is not released is not free, however long its promised end is past: its host has not said "gone".
-        end_s = None if end is None or end <= at else seconds(end)
-        mask = units_mask(units.lower, units.upper)
-        lines[device_id].append(Busy(mask, cast("Mode", mode), str(organization_id), seconds(during.lower), end_s))
-    return lines
-
-
-def _host_view(
-    key: str,
-    host: Host,
-    model: GpuModel,
-    devices: list[DeviceRow],
-    calendar: dict[UUID, list[Busy]],
-    prices: dict[PriceKey, PriceVersion],
-    at: datetime,
-) -> HostView:
-    region = host.zone.region.slug
-
-    def price(sku: str) -> int | None:
-        version = prices.get((sku, region, host.tier))
-        # An owner's floor withholds his host from leases that pay less; it never makes a price.
-        if version is None or version.price_micros_per_hour < host.price_floor_micros:
-            return None
-        return version.price_micros_per_hour
-
-    in_hours = availability.is_open(windows=host.hours, time_zone=host.hours_time_zone, at=at)
-    slices = {
-        name: found for name in [*model.fractions, *model.mig_profiles] if (found := price(f"{model.slug}/{name}"))
-    }
-    return HostView(
-        key=key,
-        region=region,
-        zone=host.zone.slug,
-        fabric=host.fabric,
-        model=model.slug,
-        memory_gib=model.memory_gib or 0,
-        vendor=model.vendor,
-        compute_capability=model.compute_capability,
-        driver_version=host.driver_version,
-        cuda_version=host.cuda_version,
-        devices=tuple(_device_view(device, model, calendar) for device in devices),
-        owner=str(host.owner_id),
-        cpu_milli=host.cpu_milli,
-        ram_mib=host.ram_mib,
-        disk_mib=host.disk_mib,
-        cpu_milli_per_gpu=host.cpu_milli_per_gpu,
-        ram_mib_per_gpu=host.ram_mib_per_gpu,
-        disk_mib_per_gpu=host.disk_mib_per_gpu,
-        price_micros=price(model.slug),
-        slice_price_micros=slices,
-        reliability_bp=host.reliability_bp,
-        tier=host.tier,  # type: ignore[arg-type]
-        # Outside the hours that its owner gives to the market it is his alone.
-        access=host.access if in_hours else "private",  # type: ignore[arg-type]
-        simulated=host.simulated,
-        bare_metal=host.bare_metal,
-        out_of_service=_host_trouble(host),
-    )
-
-
-def _host_trouble(host: Host) -> str:
-    if host.state != Host.State.ONLINE:
-        return "silent" if host.state in {Host.State.SUSPECT, Host.State.LOST} else str(host.state)
-    if host.tier == Host.Tier.UNVERIFIED:
-        return "unverified"
-    if host.scheduling != Host.Scheduling.OPEN:
-        return str(host.scheduling)
-    return ", ".join(host.conditions)[:100]
-
-
-def _device_view(device: DeviceRow, model: GpuModel, calendar: dict[UUID, list[Busy]]) -> DeviceView:
-    trouble = "" if device.health == Device.Health.HEALTHY else device.health_reason or device.health
-    if device.cordoned:
-        trouble = "cordoned"
-    if not device.present:
-        trouble = "missing"
-    placements = (device.mig or {}).get("placements") or {}
-    return DeviceView(
-        key=str(device.pk),
-        busy=tuple(calendar.get(device.pk, ())),
-        nvlink_clique=device.nvlink_clique,
-        mig_placements={name: tuple((start, size) for start, size in where) for name, where in placements.items()},
-        fractions=tuple(model.fractions),
-        out_of_service=trouble,
-    )
+def _prices(*, term: str, currency: str, at: datetime) -> dict[PriceKey, PriceVersion]:
+    kind, notice_s = promised_price.term_and_notice(term)
+    found = PriceVersion.objects.filter(
+        series__currency=currency,
+        series__term=kind,
+        series__use="active",
+        series__notice_s=notice_s,
+        during__contains=at,
+    ).select_related("series")
+    return {(version.series.sku, version.series.region, version.series.tier): version for version in found}
 
 
 def seats(placement: Placement) -> tuple[CalendarSeat, ...]:

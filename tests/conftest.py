@@ -4,6 +4,7 @@ The database comes from `embedded.pytest_plugin`, since Django's settings load b
 """
 
 import socket
+import sys
 from collections.abc import Iterator
 from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
 from pathlib import Path
@@ -101,3 +102,11 @@ def _append_only_tables_can_be_emptied() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(TransactionTestCase, "_fixture_teardown", without_triggers)
         yield
+
+
+@pytest.fixture(autouse=True)
+def _a_pool_of_its_own() -> None:
+    """A test's database is rolled back or emptied, and no line of a log tells the pool in memory."""
+    pools = sys.modules.get("scheduler.pool")
+    if pools is not None:
+        pools.forget()
