@@ -54,6 +54,7 @@ layers: $(READY)  ## calls go down: import-linter
 
 bench-placement: $(READY)  ## placement beside its controls
 	@$(BIN)/python bench/placement.py $(ARGS)
+	@$(BIN)/python bench/placement_durable.py
 
 bench-billing: $(READY)    ## metering, close and reconcile
 	@$(BIN)/python bench/billing.py $(ARGS)

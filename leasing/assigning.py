@@ -15,7 +15,7 @@ from django.conf import settings
 from django.db import connection, transaction
 
 from agents import fence
-from agents.models import Device, Workload
+from agents.models import Device, Host, Workload
 from apikit.errors import DomainError
 from leasing import calendar, moves, starting
 from leasing.calendar import DevicesTaken, Seat
@@ -104,7 +104,7 @@ def _together(acts: Sequence[tuple[UUID, Assignment]], *, at: datetime) -> dict[
     )  # fmt: skip
     LeaseMember.objects.bulk_create(row for lease in going for row in _members(lease, decided[lease.pk]))
     now = [lease for lease in going if starts[lease.pk] == at]
-    devices = Device.objects.select_related("host").in_bulk({s.device_id for lease in now for s in seats[lease.pk]})
+    devices = _devices({seat.device_id for lease in now for seat in seats[lease.pk]})
     starting.want_all(
         [(lease, starting.bound((seat.rank, devices[seat.device_id], seat.units) for seat in seats[lease.pk]))
          for lease in now],
@@ -121,6 +121,15 @@ def _together(acts: Sequence[tuple[UUID, Assignment]], *, at: datetime) -> dict[
         at=at,
     )
     return refused | {lease.pk: lease for lease in going}
+
+
+def _devices(device_ids: set[UUID]) -> dict[UUID, Device]:
+    """Return the devices with their hosts, without the long reports of either."""
+    devices = Device.objects.defer("readings", "evidence").in_bulk(device_ids)
+    hosts = Host.objects.defer("inventory", "fingerprint", "declared").in_bulk({d.host_id for d in devices.values()})
+    for device in devices.values():
+        device.host = hosts[device.host_id]
+    return devices
 
 
 def _starts_later(lease: Lease, assignment: Assignment, at: datetime) -> datetime | None:

@@ -7,7 +7,6 @@ loop costs latency and never money.
 """
 
 from datetime import datetime
-from typing import Any
 from uuid import UUID
 
 from django.conf import settings
@@ -162,11 +161,4 @@ def _finish(lease: Lease, *, at: datetime) -> Lease:
         reason=lease.ending_reason,
         detail=lease.ending_detail,
         charged_micros=lease.charged_micros,
-    )
-
-
-def waiting(*, lease_id: UUID, why: dict[str, Any], place: int, eta: dict[str, Any] | None, check_at: datetime) -> None:
-    """Note why a pending lease waits, for people; not a move."""
-    Lease.objects.filter(pk=lease_id, state=State.PENDING).update(
-        why_waiting=why, queue_place=place, eta=eta, check_at=check_at
     )

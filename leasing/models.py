@@ -155,6 +155,11 @@ class Lease(models.Model):
                 name="lease_live_of_organization",
             ),
             models.Index(fields=["end_at"], condition=~Q(state=State.ENDED), name="lease_expiring"),
+            models.Index(
+                fields=["sku", "-ended_at"],
+                condition=Q(state=State.ENDED, first_active_at__isnull=False),
+                name="lease_past_by_kind",
+            ),
             models.Index(fields=["leaves_at"], condition=Q(leaves_at__isnull=False), name="lease_leaving"),
         ]
         constraints = [

@@ -83,18 +83,35 @@ def highest(*, options: Sequence[Option], answers: Iterable[list[tuple[Any, ...]
     return max(found)
 
 
+class Book:
+    """Versions of prices that were looked up: for as long as one pass, since a version ends when the next begins."""
+
+    def __init__(self) -> None:
+        self._known: dict[price_list.Series, list[PriceVersion]] = {}
+
+    def version_at(self, sold_as: price_list.Series, at: datetime) -> PriceVersion:
+        """As price_list.version_at. Raises NotForSale."""
+        known = self._known.setdefault(sold_as, [])
+        for version in known:
+            if version.during.lower <= at and (version.during.upper is None or at < version.during.upper):
+                return version
+        known.append(price_list.version_at(series=sold_as, at=at))
+        return known[-1]
+
+
 def frozen(
     *, sku: str, region: str, tier: str, term: str, currency: str, priced_at: datetime, at: datetime,
-    cap_micros: int | None = None,
+    cap_micros: int | None = None, book: Book | None = None,
 ) -> PriceVersion:  # fmt: skip
     """Return the version that was promised at `priced_at`; today's, if that was not sold then or was above the cap.
 
-    Raises NotForSale.
+    book: what is known already. Raises NotForSale.
     """
+    book = book or Book()
     sold_as = series(sku=sku, region=region, tier=tier, term=term, use="active", currency=currency)
     try:
-        promised = price_list.version_at(series=sold_as, at=priced_at)
+        promised = book.version_at(sold_as, priced_at)
     except price_list.NotForSale:
-        return price_list.version_at(series=sold_as, at=at)
+        return book.version_at(sold_as, at)
     too_dear = cap_micros is not None and promised.price_micros_per_hour > cap_micros
-    return price_list.version_at(series=sold_as, at=at) if too_dear else promised
+    return book.version_at(sold_as, at) if too_dear else promised

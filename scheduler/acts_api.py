@@ -11,7 +11,7 @@ from rest_framework.response import Response
 from leasing import actions, moves, parking, requesting, term_changes
 from leasing.models import Lease
 from leasing.states import EndReason
-from scheduler import doorbell, offer_rendering, recovery, rendering, resizing
+from scheduler import doorbell, offer_rendering, promises, recovery, rendering, resizing
 from scheduler.lease_requests import ChangeEnd, ChangeStart, EndRequest, ParkRequest, RenewRequest, ResizeRequest
 from tenants.access import OrganizationView
 
@@ -56,7 +56,7 @@ class LeaseAction(OrganizationView):
 
 def _change_end(view: OrganizationView, lease: Lease, *, sign: int) -> Lease:
     end_at = _new_end(lease, view.read(ChangeEnd), sign=sign)
-    return term_changes.change_end(lease_id=lease.pk, end_at=end_at, at=view.at)
+    return promises.keeping(lambda: term_changes.change_end(lease_id=lease.pk, end_at=end_at, at=view.at))
 
 
 def _new_end(lease: Lease, asked: dict[str, Any], *, sign: int) -> datetime:
@@ -71,12 +71,12 @@ def _new_end(lease: Lease, asked: dict[str, Any], *, sign: int) -> datetime:
 def _defer(view: OrganizationView, lease: Lease) -> Lease:
     asked = view.read(ChangeStart)
     start_at = asked.get("start_at") or max(lease.start_at or view.at, view.at) + timedelta(seconds=asked["by_s"])
-    return term_changes.defer(lease_id=lease.pk, start_at=start_at, at=view.at)
+    return promises.keeping(lambda: term_changes.defer(lease_id=lease.pk, start_at=start_at, at=view.at))
 
 
 def _renew(view: OrganizationView, lease: Lease) -> Lease:
     periods = view.read(RenewRequest, optional=True).get("periods", 1)
-    return term_changes.renew_by_hand(lease_id=lease.pk, periods=periods, at=view.at)
+    return promises.keeping(lambda: term_changes.renew_by_hand(lease_id=lease.pk, periods=periods, at=view.at))
 
 
 def _park(view: OrganizationView, lease: Lease) -> Lease:

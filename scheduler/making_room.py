@@ -7,7 +7,7 @@ have is taken first. Nothing is done where known ends make room as soon. Each de
 
 import logging
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from itertools import islice
 from uuid import UUID
@@ -23,11 +23,11 @@ from leasing.giving_way import Leaver, NotNow
 from leasing.models import Lease
 from leasing.notice_models import Notice
 from leasing.states import State
-from scheduler import moving, placing, spot_victims, waiting_line
-from scheduler import pool as pools
+from scheduler import asks, backfill, moving, placing, promises, spot_victims, waiting_line
 from scheduler.guests import Guest, clear, guests_of, machines_of
+from scheduler.overlay import Overlay
 from scheduler.placement import Ask, HostView, Option, Placement, Refusal, decide, eligibility
-from scheduler.pool import Pool, seconds
+from scheduler.pool import Kept, Pool, seconds
 from scheduler.spot_victims import Choice
 
 log = logging.getLogger(__name__)
@@ -39,33 +39,6 @@ LOOK_AGAIN_S = 10  # a lease for which no room could be made is tried again afte
 FIRST = "Its GPUs are needed by a lease that comes before spot."
 OWN = "The owner of the machine needs it for a lease of his own."
 CURES = frozenset({"busy", "gang"})  # what clearing GPUs can cure
-
-
-@dataclass
-class Overlay:
-    """The pools of one pass, by price term and currency, with what the queue takes laid over each of them."""
-
-    at: datetime
-    pools: dict[tuple[str, str], Pool] = field(default_factory=dict)
-    takes: list[tuple[Placement, UUID, int, int | None]] = field(default_factory=list)
-
-    def pool(self, term: str, currency: str) -> Pool:
-        key = (term, currency)
-        if key not in self.pools:
-            pool = self.pools[key] = pools.load(term=term, currency=currency, at=self.at)
-            for taken in self.takes:
-                _take(pool, *taken)
-        return self.pools[key]
-
-    def take(self, placement: Placement, organization: UUID, start_s: int, end_s: int | None) -> None:
-        self.takes.append((placement, organization, start_s, end_s))
-        for pool in self.pools.values():
-            _take(pool, placement, organization, start_s, end_s)
-
-
-def _take(pool: Pool, placement: Placement, organization: UUID, start_s: int, end_s: int | None) -> None:
-    if all(str(member.host) in pool.hosts for member in placement.members):
-        pool.take(placement, organization=organization, start_s=start_s, end_s=end_s)
 
 
 def make_room(*, at: datetime) -> int:
@@ -86,8 +59,11 @@ def _one(at: datetime) -> bool:
     waiting = waiting_line.queue(at=at)[: placing.BATCH]
     if not any(_may_ask(lease) and _is_due(lease, at) for lease in waiting) or not _guests_there():
         return False
-    overlay = Overlay(at)
-    return any(_look_at(lease, overlay, at=at) for lease in waiting)
+    overlay, promised = Overlay(at), promises.of(waiting)
+    for lease in waiting:
+        if lease.pk in promised:
+            overlay.keep(promised[lease.pk], lease.currency)
+    return any(_look_at(lease, overlay, promised.get(lease.pk), at=at) for lease in waiting)
 
 
 def _guests_there() -> bool:
@@ -113,12 +89,14 @@ def _may_ask(lease: Lease) -> bool:
     return Host.objects.filter(owner=lease.organization_id, access=Host.Access.SHARED_WHEN_IDLE).exists()
 
 
-def _look_at(lease: Lease, overlay: Overlay, *, at: datetime) -> bool:
+def _look_at(lease: Lease, overlay: Overlay, promise: Kept | None, *, at: datetime) -> bool:
+    if promise is not None:
+        overlay.give_back(promise, lease.currency)
     pool = overlay.pool(lease.price_term, lease.currency)
-    ask = placing.ask_for(lease, pool, at=at, grace_s=settings.WORKLOAD_STOP_GRACE_S)
+    ask = asks.ask_for(lease, pool, at=at, grace_s=settings.WORKLOAD_STOP_GRACE_S)
     answer = pool.decide(ask, explain=False)
     if isinstance(answer, Placement):
-        overlay.take(answer, lease.organization_id, ask.start_s, ask.until_s)
+        overlay.keep(Kept(answer, lease.organization_id, ask.start_s, ask.until_s), lease.currency)
         return False
     if _may_ask(lease) and _is_due(lease, at) and any(reason.code in CURES for reason in answer.reasons):
         try:
@@ -129,12 +107,9 @@ def _look_at(lease: Lease, overlay: Overlay, *, at: datetime) -> bool:
         except Exception:  # one lease must not stop the others; nothing of it was written
             log.exception("room could not be made", extra={"lease": lease.public_id})
         _tried[lease.pk] = at
-    shadow = placing.shadow(pool, ask, answer, organization=lease.organization_id)
+    shadow = promise or backfill.shadow(pool, ask, answer, organization=lease.organization_id)
     if shadow is not None:
-        for other in overlay.pools.values():
-            if other is not pool:
-                _take(other, shadow[0], lease.organization_id, shadow[1], shadow[2])
-        overlay.takes.append((shadow[0], lease.organization_id, shadow[1], shadow[2]))
+        overlay.keep(shadow, lease.currency)
     return False
 
 
@@ -149,8 +124,8 @@ def _reclaim(lease: Lease, ask: Ask, refusal: Refusal, overlay: Overlay, *, at: 
         if times is None or (refusal.earliest_s is not None and refusal.earliest_s <= seconds(times.begins_at)):
             continue
         found = decide_cleared(pool, ask, choice, victims, times)
-        act = placing.assignment(lease, found, pool, at=at) if found else None
-        if found is None or act is None or placing.withheld(act, found, pool):
+        act = asks.assignment(lease, found, pool, at=at) if found else None
+        if found is None or act is None or asks.withheld(act, found, pool):
             continue
         own = pool.hosts[str(found.members[0].host)].owner == str(lease.organization_id)
         after_the_placer()

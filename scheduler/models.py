@@ -5,6 +5,7 @@ due by other tables' rows.
 from django.db import models
 
 from billing.models import PriceSeries, PriceVersion
+from leasing.models import Lease
 from tenants.models import Organization
 
 
@@ -70,3 +71,15 @@ class Cursor(models.Model):
 
     def __str__(self) -> str:
         return f"{self.name} until {self.until:%Y-%m-%dT%H:%M:%SZ}"
+
+
+class Promise(models.Model):
+    """The seats that a waiting lease will have from a known second on, if nothing fails: what its certain ETA means."""
+
+    lease = models.OneToOneField(Lease, models.CASCADE, primary_key=True, related_name="promise")
+    starts_at = models.DateTimeField()
+    ends_at = models.DateTimeField(null=True)  # with stop grace and cleaning; None: an open end
+    placement = models.JSONField()  # members with hosts, devices and units, as the engine named them
+
+    def __str__(self) -> str:
+        return f"{self.lease_id} from {self.starts_at:%Y-%m-%dT%H:%M:%SZ}"

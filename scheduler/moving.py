@@ -23,14 +23,15 @@ from leasing.giving_way import Leaver, NotNow
 from leasing.models import Lease
 from leasing.notice_models import LeaseMove, Notice
 from leasing.states import State
-from scheduler import making_room, placing
+from scheduler import asks, making_room
 from scheduler import pool as pools
 from scheduler.guests import Guest, guests_of
 from scheduler.placement import Ask, Placement, Refusal, decide
 from scheduler.pool import Pool, seconds
 
 if TYPE_CHECKING:
-    from scheduler.making_room import Overlay, Times
+    from scheduler.making_room import Times
+    from scheduler.overlay import Overlay
 
 MOST = 8
 CHOICES_TRIED = 16
@@ -69,8 +70,8 @@ def for_request(lease: Lease, ask: Ask, refusal: Refusal, overlay: "Overlay", *,
         if times is None or (refusal.earliest_s is not None and refusal.earliest_s <= seconds(times.begins_at)):
             continue
         guest_seats = making_room.decide_cleared(pool, ask, choice, victims, times)
-        act = placing.assignment(lease, guest_seats, pool, at=at) if guest_seats else None
-        if guest_seats is None or act is None or placing.withheld(act, guest_seats, pool):
+        act = asks.assignment(lease, guest_seats, pool, at=at) if guest_seats else None
+        if guest_seats is None or act is None or asks.withheld(act, guest_seats, pool):
             continue
         taken: list[Take] = [(guest_seats, lease.organization_id, seconds(times.begins_at), ask.until_s)]
         leavers = _leavers(victims, overlay, taken, times, at=at)
@@ -108,7 +109,7 @@ def destination(
 ) -> tuple[Placement, Assignment, int | None] | None:
     """Return where a lease can go from an instant on, off its present host, at a price that it takes; or None."""
     lease = guest.lease
-    ask = placing.ask_for(lease, pool, at=at, grace_s=settings.WORKLOAD_STOP_GRACE_S)
+    ask = asks.ask_for(lease, pool, at=at, grace_s=settings.WORKLOAD_STOP_GRACE_S)
     here = pool.keys_of({str(row.device.host_id) for row in guest.rows})
     index = lease.option_index or 0
     ask = replace(ask, options=(ask.options[index],), start_s=seconds(from_at), exclude_hosts=ask.exclude_hosts | here)
@@ -118,8 +119,8 @@ def destination(
     if not isinstance(found, Placement):
         return None
     found = replace(found, option_index=index)
-    act = placing.assignment(lease, found, pool, at=at)
-    return None if placing.withheld(act, found, pool) else (found, act, ask.until_s)
+    act = asks.assignment(lease, found, pool, at=at)
+    return None if asks.withheld(act, found, pool) else (found, act, ask.until_s)
 
 
 def _milli(guest: Guest) -> int:

@@ -17,8 +17,10 @@ from leasing import assigning, image_services, quoted_terms, quotes, requesting,
 from leasing.calendar import DevicesTaken
 from leasing.models import Lease, Quote
 from leasing.requesting import Wanted
-from scheduler import placing, waiting_line
+from scheduler import asks, backfill, explaining, promises, waiting_line
 from scheduler import pool as pools
+from scheduler.estimating import Estimates
+from scheduler.overlay import Overlay
 from scheduler.placement import Ask, HostView, Option, Placement, Refusal, Want, decide
 from scheduler.pool import Pool
 from tenants.models import Organization
@@ -46,25 +48,23 @@ class Decision:
     draft: Lease
     answer: Placement | Refusal
     pool: Pool
-    queue_place: int
+    queue_place: int  # by the order of service, if it waited
+    waiting: list[Lease]  # whom it would come after as far as devices go
+    at: datetime
 
 
 def _grace_s() -> int:
     return int(settings.WORKLOAD_STOP_GRACE_S)
 
 
-def after_queue(*, term: str, currency: str, at: datetime) -> tuple[Pool, int]:
-    """Return the pool less what the waiting leases will take, and how many wait."""
-    pool = pools.load(term=term, currency=currency, at=at)
+def after_queue(*, term: str, currency: str, at: datetime) -> tuple[Pool, list[Lease]]:
+    """Return the pool less what the waiting leases will take, and who waits, in order."""
+    overlay = Overlay(at)
+    pool = overlay.pool(term, currency)
     waiting = [lease for lease in waiting_line.queue(at=at) if lease.currency == currency]
-    for lease in waiting:
-        ask = placing.ask_for(lease, pool, at=at, grace_s=_grace_s())
-        answer = pool.decide(ask, explain=False)
-        if isinstance(answer, Placement):
-            pool.take(answer, organization=lease.organization_id, start_s=ask.start_s, end_s=ask.until_s)
-        else:
-            placing.shadow(pool, ask, answer, organization=lease.organization_id)
-    return pool, len(waiting)
+    for _ in backfill.walk(waiting, overlay, promises.of(waiting), at=at, grace_s=_grace_s()):
+        pass  # each takes its part of the overlay
+    return pool, waiting
 
 
 def consider(
@@ -73,18 +73,30 @@ def consider(
     """Decide for a request as if it came last in the queue; nothing is written."""
     draft = requesting.draft(organization=organization, wanted=wanted, at=at, priced_at=priced_at)
     pool, waiting = after_queue(term=wanted.price_term, currency=wanted.currency, at=at)
-    ask = placing.ask_for(draft, pool, at=at, grace_s=_grace_s())
-    return Decision(draft, pool.decide(ask), pool, waiting + 1)
+    ask = asks.ask_for(draft, pool, at=at, grace_s=_grace_s())
+    order = waiting_line.ordered([*waiting, draft], at=at)
+    return Decision(draft, pool.decide(ask), pool, order.index(draft) + 1, waiting, at)
+
+
+def start_of(decision: Decision, why: Mapping[str, Any]) -> dict[str, Any]:
+    """Return when it could start if it waited, last in the queue: certain by known ends, else estimated or unknown."""
+    assert isinstance(decision.answer, Refusal)
+    if why["earliest"]:
+        return {"at": why["earliest"], "certainty": "certain"}
+    estimates = Estimates(decision.at)
+    for lease in decision.waiting:
+        estimates.count(lease)
+    return estimates.eta(decision.draft, option_index=decision.answer.option_index)
 
 
 def refusal(decision: Decision) -> NoCapacity:
     assert isinstance(decision.answer, Refusal)
-    why = placing.explained(decision.answer)
+    why = explaining.explained(decision.answer, currency=decision.draft.currency)
     return NoCapacity(
         Said(why["text"], zh=why["text_zh"]),
         reasons=why["counts"],
         would_help=why["would_help"],
-        eta={"at": why["earliest"], "certainty": "certain" if why["earliest"] else "unknown"},
+        eta=start_of(decision, why),
     )
 
 
@@ -100,7 +112,7 @@ def request_now(*, organization: Organization, wanted: Wanted, at: datetime, cre
                 lease = requesting.request_lease(
                     organization_id=organization.pk, wanted=wanted, at=at, created_by=created_by
                 )
-                act = placing.assignment(lease, decision.answer, decision.pool, at=at)
+                act = asks.assignment(lease, decision.answer, decision.pool, at=at)
                 return assigning.assign(lease_id=lease.pk, assignment=act, at=at)
         except DevicesTaken:
             continue
@@ -114,7 +126,7 @@ def quote(*, organization: Organization, wanted: Wanted, ttl_s: int, at: datetim
         decision = consider(organization=organization, wanted=wanted, at=at)
         if isinstance(decision.answer, Refusal):
             raise refusal(decision)
-        act = placing.assignment(decision.draft, decision.answer, decision.pool, at=at)
+        act = asks.assignment(decision.draft, decision.answer, decision.pool, at=at)
         try:
             return quotes.make(organization_id=organization.pk, wanted=wanted, assignment=act, ttl_s=ttl_s, at=at)
         except DevicesTaken:
@@ -155,10 +167,10 @@ def _check_image(organization: Organization, quote: Quote, wanted: Wanted, at: d
         if key.split("/")[0] in held
     ]
     draft = requesting.draft(organization=organization, wanted=wanted, at=at)
-    answer = decide(emptied, placing.ask_for(draft, pool, at=at, grace_s=_grace_s()), explain=False)
+    answer = decide(emptied, asks.ask_for(draft, pool, at=at, grace_s=_grace_s()), explain=False)
     if isinstance(answer, Refusal):
         said = Said(answer.text("en"), zh=answer.text("zh"))
-        raise ImageNotRunnable(said, reasons=placing.explained(answer)["counts"])
+        raise ImageNotRunnable(said, reasons=explaining.explained(answer, currency=wanted.currency)["counts"])
 
 
 def plan(*, organization: Organization, wanted: Wanted, at: datetime) -> dict[str, Any]:
@@ -167,10 +179,10 @@ def plan(*, organization: Organization, wanted: Wanted, at: datetime) -> dict[st
     hold = requesting.first_hold_micros(wanted=wanted, at=at)
     common = {"request": str(wanted.request), "currency": wanted.currency, "first_hold_micros": hold}
     if isinstance(decision.answer, Refusal):
-        why = placing.explained(decision.answer)
-        start = {"at": why["earliest"], "certainty": "certain" if why["earliest"] else "unknown"}
+        why = explaining.explained(decision.answer, currency=decision.draft.currency)
+        start = start_of(decision, why)
         return {**common, "placement": None, "start": start, "why_waiting": why, "queue_place": decision.queue_place}
-    act = placing.assignment(decision.draft, decision.answer, decision.pool, at=at)
+    act = asks.assignment(decision.draft, decision.answer, decision.pool, at=at)
     seconds = _length_s(decision.draft, at)
     total = act.micros_per_hour * seconds // 3600 if seconds is not None else None
     return {

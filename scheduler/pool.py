@@ -8,6 +8,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from functools import reduce
 from uuid import UUID
 
 from django.db.models import Q
@@ -18,7 +19,19 @@ from leasing.calendar import Seat as CalendarSeat
 from leasing.models import Allocation
 from scheduler import host_views
 from scheduler.host_views import PriceKey, Views
-from scheduler.placement import Ask, Busy, Decider, HostView, Placement, Refusal, units_mask
+from scheduler.placement import (
+    Ask,
+    Busy,
+    Decider,
+    HostView,
+    Placement,
+    Refusal,
+    Repeated,
+    can_repeat,
+    explained,
+    units_mask,
+)
+from scheduler.placement.eligibility import is_visible
 from scheduler.pool_rows import HostRow, Rows
 
 STRANGER = ""  # any organization that the pool does not know: all of them are decided for alike
@@ -28,19 +41,79 @@ def seconds(moment: datetime) -> int:
     return int(moment.timestamp())
 
 
+@dataclass(frozen=True)
+class Kept:
+    """Seats that somebody has, or will have: the whole of [start_s, end_s) on each; end_s None = an open end."""
+
+    placement: Placement
+    organization: UUID
+    start_s: int
+    end_s: int | None
+
+
+@dataclass
+class _Asked:
+    """What is known of one ask on one overlay. seen: how many of the overlay's changes `repeated` knows."""
+
+    refusal: Refusal | None = None
+    repeated: Repeated | None = None
+    seen: int = 0
+
+
 @dataclass
 class Pool:
-    """Hosts by key, `host id/model`; `take` changes this overlay only."""
+    """Hosts by key, `host id/model`; `take` and `give_back` change this overlay only."""
 
     hosts: dict[str, HostView]
     prices: dict[PriceKey, PriceVersion]
     capacity: dict[UUID, HostRow]
     decider: Decider = field(default_factory=Decider)
     known: set[str] = field(default_factory=set)  # organizations that own a host or share a device
+    mark: str = ""  # equal marks in one process: the same pool, but for what time alone changes
+    good_until_s: int = 0  # time alone changes nothing before this second
+    decisions: int = 0  # how often the engine was asked on this overlay
+
+    def __post_init__(self) -> None:
+        self._loaded = dict(self.hosts)
+        self._taken: dict[str, list[Kept]] = defaultdict(list)
+        self._changed: list[str] = []
+        self._asked: dict[Ask, _Asked] = {}
 
     def decide(self, ask: Ask, *, explain: bool = True) -> Placement | Refusal:
         """Place a request on the overlay, or say why not."""
+        self.decisions += 1
         return self.decider.decide(self.views(), self.general(ask), explain=explain)
+
+    def decide_again(self, ask: Ask, *, when: bool, afresh: bool = False) -> Placement | Refusal:
+        """Decide as `decide` does, without what would help; asks that are equal cost little after the first.
+
+        What was refused is refused again, in the words of the first time, unless afresh (something was given back for
+        this one). when: the refusal must also say when there will be room now.
+        """
+        asked = self._asked.setdefault(self.general(ask), _Asked())
+        known = None if afresh else asked.refusal
+        if known is not None and (known.earliest_s is None or not when):
+            return known
+        if can_repeat(ask) and (found := self._repeat(ask, asked)) is not None:
+            return found
+        answer = self.decide(ask, explain=False)
+        if isinstance(answer, Refusal) and not afresh:
+            asked.refusal = answer
+        return answer
+
+    def _repeat(self, ask: Ask, asked: "_Asked") -> Placement | None:
+        if asked.repeated is None:
+            asked.seen = len(self._changed)
+            asked.repeated = Repeated(self.general(ask), self.hosts.values(), self.decider.judge)
+            self.decisions += 1
+        changed, asked.seen = self._changed[asked.seen :], len(self._changed)
+        return asked.repeated.decide(self.hosts, [key for key in changed if key in self.hosts])
+
+    def explained(self, ask: Ask, refusal: Refusal) -> Refusal:
+        """Return the refusal with what would help."""
+        general = self.general(ask)
+        visible = [view for view in self.hosts.values() if is_visible(view, general.organization)]
+        return explained(visible, general, refusal, judge=self.decider.judge)
 
     def general(self, ask: Ask) -> Ask:
         """Return the ask as anybody's whom the pool does not know, so that equal asks are seen to be equal."""
@@ -56,21 +129,48 @@ class Pool:
 
     def take(self, placement: Placement, *, organization: UUID, start_s: int, end_s: int | None) -> None:
         """Mark the placement's seats as held on the overlay, so that the next decision sees them."""
-        for member in placement.members:
-            host = self.hosts[str(member.host)]
-            held: dict[str, list[Busy]] = defaultdict(list)
-            for index, seat in enumerate(member.seats):
-                # A member's CPU, memory and disk are counted once, on its first seat.
-                share = (member.cpu_milli, member.ram_mib, member.disk_mib) if index == 0 else (0, 0, 0)
-                mask = units_mask(seat.start, seat.stop)
-                held[str(seat.device)].append(Busy(mask, seat.mode, str(organization), start_s, end_s, *share))
-                if seat.mode == "shared":
-                    self.known.add(str(organization))
-            devices = tuple(
-                replace(device, busy=(*device.busy, *held[str(device.key)])) if str(device.key) in held else device
-                for device in host.devices
+        self.keep(Kept(placement, organization, start_s, end_s))
+
+    def keep(self, kept: Kept) -> None:
+        """As `take`. What is kept can be given back."""
+        for key in (str(member.host) for member in kept.placement.members):
+            self._taken[key].append(kept)
+            self.hosts[key] = _with(self.hosts[key], kept)
+            self._changed.append(key)
+        if any(seat.mode == "shared" for member in kept.placement.members for seat in member.seats):
+            self.known.add(str(kept.organization))
+
+    def give_back(self, kept: Kept) -> None:
+        """Undo `keep`. The caller keeps it again, or something that takes no less, or calls `reconsider`."""
+        for key in (str(member.host) for member in kept.placement.members):
+            self._taken[key].remove(kept)
+            self.hosts[key] = reduce(_with, self._taken[key], self._loaded[key])
+            self._changed.append(key)
+
+    def reconsider(self) -> None:
+        """There is more room than there was: what was refused may be had now."""
+        for asked in self._asked.values():
+            asked.refusal = None
+
+
+def _with(host: HostView, kept: Kept) -> HostView:
+    """Return the host with what is kept on it marked as busy."""
+    held: dict[str, list[Busy]] = defaultdict(list)
+    for member in kept.placement.members:
+        if member.host != host.key:
+            continue
+        for index, seat in enumerate(member.seats):
+            # A member's CPU, memory and disk are counted once, on its first seat.
+            share = (member.cpu_milli, member.ram_mib, member.disk_mib) if index == 0 else (0, 0, 0)
+            line = Busy(
+                units_mask(seat.start, seat.stop), seat.mode, str(kept.organization), kept.start_s, kept.end_s, *share
             )
-            self.hosts[str(member.host)] = replace(host, devices=devices)
+            held[str(seat.device)].append(line)
+    devices = tuple(
+        replace(device, busy=(*device.busy, *held[str(device.key)])) if str(device.key) in held else device
+        for device in host.devices
+    )
+    return replace(host, devices=devices)
 
 
 class Terms:
@@ -123,7 +223,12 @@ def load(*, term: str, currency: str, at: datetime) -> Pool:
             for line in lines
             if line.mode == Allocation.Mode.SHARED
         }
-        return Pool(hosts=hosts, prices=prices, capacity=capacity, decider=kept.decider, known=known)
+        versions = sum(hash((pk, version)) for pk, (version, _) in kept.views.items())
+        return Pool(
+            hosts=hosts, prices=prices, capacity=capacity, decider=kept.decider, known=known,
+            mark=f"{term} {currency} {len(hosts)} {versions} {sorted(row.pk for row in prices.values())}",
+            good_until_s=min((views.good_until_s for _, views in kept.views.values()), default=0),
+        )  # fmt: skip
 
 
 def check() -> set[UUID]:

@@ -94,11 +94,15 @@ class HostRows(NamedTuple):
 
 _HOST_COLUMNS = (*HostRow._fields[:22], "zone__slug", "zone__region__slug", "zone__region__currency")
 _DEVICE_COLUMNS = (*DeviceRow._fields[:8], "readings__mig")
-# A start that is not a whole second counts from the second it lies in, an end until the next: never too early.
+# A start that is not a whole second counts from the second it lies in, an end until the next: never too early. What
+# renews itself has no end that anybody could count on.
 _LINES = """
 SELECT device.host_id, held.device_id, lower(held.units), upper(held.units), held.mode, held.organization_id::text,
-       floor(extract(epoch FROM lower(held.during)))::bigint, ceil(extract(epoch FROM upper(held.during)))::bigint
+       floor(extract(epoch FROM lower(held.during)))::bigint,
+       CASE WHEN lease.renew AND lease.period <> '' THEN NULL
+            ELSE ceil(extract(epoch FROM upper(held.during)))::bigint END
 FROM leasing_allocation AS held JOIN agents_device AS device ON device.id = held.device_id
+LEFT JOIN leasing_lease AS lease ON lease.id = held.lease_id
 WHERE held.released_at IS NULL AND NOT isempty(held.during) AND (%(all)s OR device.host_id = ANY(%(hosts)s))
 ORDER BY held.id
 """

@@ -15,7 +15,7 @@ from leasing import calendar, rebinding, requesting
 from leasing.calendar import DevicesTaken
 from leasing.grammar import Request
 from leasing.models import Lease
-from scheduler import placing, planning, recovery
+from scheduler import asks, planning, recovery
 from scheduler import pool as pools
 from scheduler.placement import Ask, Placement, Refusal
 from scheduler.placement.snapshot import ALL_UNITS
@@ -30,8 +30,8 @@ def consider(*, lease: Lease, request: Request, at: datetime) -> Decision:
     pool, waiting = planning.after_queue(term=asked.price_term, currency=asked.currency, at=at)
     if all(option.slice is None for option in request.options):
         _free_own(pool, lease, at=at)
-    ask = placing.ask_for(asked, pool, at=at, grace_s=int(settings.WORKLOAD_STOP_GRACE_S))
-    return Decision(asked, _at_home_or_elsewhere(pool, lease, ask), pool, waiting + 1)
+    ask = asks.ask_for(asked, pool, at=at, grace_s=int(settings.WORKLOAD_STOP_GRACE_S))
+    return Decision(asked, _at_home_or_elsewhere(pool, lease, ask), pool, len(waiting) + 1, waiting, at)
 
 
 def _free_own(pool: Pool, lease: Lease, *, at: datetime) -> None:
@@ -64,7 +64,7 @@ def plan(*, lease: Lease, request: Request, at: datetime) -> dict[str, Any]:
     decision = consider(lease=lease, request=request, at=at)
     if isinstance(decision.answer, Refusal):
         raise planning.refusal(decision)
-    act = placing.assignment(decision.draft, decision.answer, decision.pool, at=at)
+    act = asks.assignment(decision.draft, decision.answer, decision.pool, at=at)
     return {
         "request": str(request),
         "currency": lease.currency,
@@ -84,7 +84,7 @@ def resize(*, lease: Lease, request: Request, at: datetime) -> Lease:
         decision = consider(lease=lease, request=request, at=at)
         if isinstance(decision.answer, Refusal):
             raise planning.refusal(decision)
-        act = placing.assignment(decision.draft, decision.answer, decision.pool, at=at)
+        act = asks.assignment(decision.draft, decision.answer, decision.pool, at=at)
         try:
             return rebinding.resize(
                 lease_id=lease.pk, request=request, assignment=act, at=at,

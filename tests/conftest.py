@@ -107,6 +107,6 @@ def _append_only_tables_can_be_emptied() -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def _a_pool_of_its_own() -> None:
     """A test's database is rolled back or emptied, and no line of a log tells the pool in memory."""
-    pools = sys.modules.get("scheduler.pool")
-    if pools is not None:
-        pools.forget()
+    for name in ("scheduler.pool", "scheduler.placing"):
+        if name in sys.modules:
+            sys.modules[name].forget()

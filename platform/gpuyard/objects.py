@@ -24,8 +24,11 @@ class WhyWaiting(Object):
 
 
 class Eta(Object):
+    """When a waiting lease starts."""
+
     at: datetime | None
-    certainty: str | None
+    certainty: str | None  # certain (never late while nothing fails), estimated, unknown
+    basis: str | None  # what an estimate rests on
 
 
 class Cost(Object):

@@ -26,9 +26,10 @@ from memory where a host is still the same object.
 `checker` and `recount` judge the decisions of the two; they share no code with them.
 """
 
-from scheduler.placement.decide import decide
+from scheduler.placement.decide import decide, explained
 from scheduler.placement.engine import Engine, Placed, Request
 from scheduler.placement.reasons import Reason, Refusal, Relaxation
+from scheduler.placement.repeating import Repeated, can_repeat
 from scheduler.placement.snapshot import (
     ALL_UNITS,
     Ask,
@@ -59,9 +60,12 @@ __all__ = [
     "Reason",
     "Refusal",
     "Relaxation",
+    "Repeated",
     "Request",
     "Seat",
     "Want",
+    "can_repeat",
     "decide",
+    "explained",
     "units_mask",
 ]

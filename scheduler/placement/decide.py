@@ -7,6 +7,7 @@ hash of the host's key, so that neither names nor the order of rows carry a pref
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 
 from scheduler.placement import judging
 from scheduler.placement.availability import ends_after
@@ -40,14 +41,24 @@ def decide(
     )
     if not explain:
         return nearest
-    helps = what_would_help(visible, ask, ask.options[nearest.option_index], nearest, fits)
-    return replace(nearest, relaxations=helps)
+    return explained(visible, ask, nearest, judge=judge)
 
 
-def fits(hosts: Iterable[HostView], option: Option, ask: Ask) -> Placement | None:
+def explained(hosts: Sequence[HostView], ask: Ask, refusal: Refusal, *, judge: Judge = judging.judge) -> Refusal:
+    """Return a refusal with what would help; hosts: those that the organization may see."""
+    helps = what_would_help(hosts, ask, ask.options[refusal.option_index], refusal, partial(fits, judge=judge))
+    return replace(refusal, relaxations=helps)
+
+
+def fits(hosts: Iterable[HostView], option: Option, ask: Ask, *, judge: Judge = judging.judge) -> Placement | None:
     """Return the placement of one alternative on hosts that the organization may see, or None."""
-    verdicts = judging.judge([host for host in hosts if has_model(host, option)], option, ask)
+    verdicts = judge([host for host in hosts if has_model(host, option)], option, ask)
     return _choose([verdict for verdict in verdicts if isinstance(verdict, Candidate)], option, 0, ask)
+
+
+def option_holders(hosts: Iterable[HostView], ask: Ask) -> list[HostView]:
+    """Return the hosts that may be told of to this organization and have what the first alternative names."""
+    return [host for host in hosts if is_visible(host, ask.organization) and has_model(host, ask.options[0])]
 
 
 def _place(hosts: list[HostView], option: Option, index: int, ask: Ask, judge: Judge) -> Placement | Refusal:
@@ -80,30 +91,30 @@ def _choose(candidates: list[Candidate], option: Option, index: int, ask: Ask) -
         return None
     cheapest = min([candidate.room.price_micros for candidate in candidates])
     if option.nodes == 1:
-        best = min(candidates, key=lambda candidate: _rank(candidate, cheapest))
-        return _placement([best], index, len(candidates))
+        best = min(candidates, key=lambda candidate: rank_of(candidate, cheapest))
+        return placement_of([best], index, len(candidates))
     gangs: list[tuple[tuple[int, ...], list[Candidate]]] = []
     for place, members in _domains(candidates, ask).items():
         if len(members) >= option.nodes:
-            chosen = sorted(members, key=lambda candidate: _rank(candidate, cheapest))[: option.nodes]
+            chosen = sorted(members, key=lambda candidate: rank_of(candidate, cheapest))[: option.nodes]
             # Cheaper steps first, then the domain with the fewest hosts to spare: large domains stay for large gangs.
-            steps = [sum(part) for part in zip(*(_rank(c, cheapest)[:4] for c in chosen), strict=True)]
+            steps = [sum(part) for part in zip(*(rank_of(c, cheapest)[:4] for c in chosen), strict=True)]
             gangs.append(((*steps, len(members), stable_hash("/".join(place))), chosen))
     if not gangs:
         return None
     gang = min(gangs, key=lambda item: item[0])[1]
     # Ranks follow the fabric, so that neighbours in a ring are neighbours on the network.
-    gang.sort(key=lambda c: (c.room.host.zone, c.room.host.fabric, *_rank(c, cheapest)))
-    return _placement(gang, index, len(candidates))
+    gang.sort(key=lambda c: (c.room.host.zone, c.room.host.fabric, *rank_of(c, cheapest)))
+    return placement_of(gang, index, len(candidates))
 
 
-def _rank(candidate: Candidate, cheapest: int) -> Rank:
-    """Return what is compared, best = smallest."""
+def rank_of(candidate: Candidate, cheapest: int) -> Rank:
+    """Return what is compared, best = smallest. cheapest: the lowest price of all candidates, micro-units."""
     step = (candidate.room.price_micros - cheapest) * 100 // max(cheapest, 1)
     return (candidate.foreign, candidate.apart, step, candidate.reclaimable, *candidate.tail)
 
 
-def _placement(chosen: list[Candidate], index: int, compared: int) -> Placement:
+def placement_of(chosen: list[Candidate], index: int, compared: int) -> Placement:
     members = tuple(
         Member(
             host=candidate.room.host.key,

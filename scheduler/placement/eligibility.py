@@ -133,10 +133,13 @@ def _needs(host: HostView, option: Option, ask: Ask) -> tuple[int, int, int]:
 
 
 def _space(host: HostView, option: Option, ask: Ask) -> Room | Shortfall:
+    room = None if ask.whole_machine else _room(host, option, ask)
+    if room is not None:
+        return room  # what has room is not too small; a whole machine must also be of just this size
     never = _too_small(host, option, ask)
     if never is not None:
         return never
-    room = _room(host, option, ask)
+    room = _room(host, option, ask) if ask.whole_machine else None
     if room is not None:
         return room
     earliest = earliest_start(host, option, ask)

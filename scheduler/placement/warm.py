@@ -31,9 +31,10 @@ class Decider:
 
     def decide(self, hosts: Sequence[HostView], ask: Ask, *, explain: bool = True) -> Placement | Refusal:
         """Place the first alternative that has room, or say why none has: see `decide.decide`."""
-        return decide(hosts, ask, explain=explain, judge=self._judge)
+        return decide(hosts, ask, explain=explain, judge=self.judge)
 
-    def _judge(self, hosts: Sequence[HostView], option: Option, ask: Ask) -> list[Verdict]:
+    def judge(self, hosts: Sequence[HostView], option: Option, ask: Ask) -> list[Verdict]:
+        """Return a verdict for each host, in their order, from memory where the host is still the same object."""
         start, length = ask.start_s, None if ask.until_s is None else ask.until_s - ask.start_s
         known = self._known(option, ask, length)
         verdicts: list[Verdict] = []

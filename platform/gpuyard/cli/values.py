@@ -110,4 +110,5 @@ def eta(row: Row) -> str:
     known = row.get("eta") or {}
     if not known.get("at"):
         return ""
-    return f"{ago(known['at'])} ({known['at']}, {known.get('certainty') or 'estimated'})"
+    basis = f": {known['basis']}" if known.get("basis") else ""
+    return f"{ago(known['at'])} ({known['at']}, {known.get('certainty') or 'estimated'}{basis})"

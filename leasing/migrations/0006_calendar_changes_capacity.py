@@ -15,8 +15,21 @@ CREATE TRIGGER calendar_moved AFTER UPDATE ON leasing_allocation REFERENCING NEW
     FOR EACH STATEMENT EXECUTE FUNCTION leasing_calendar_changed();
 CREATE TRIGGER calendar_has_less AFTER DELETE ON leasing_allocation REFERENCING OLD TABLE AS changed
     FOR EACH STATEMENT EXECUTE FUNCTION leasing_calendar_changed();
+
+-- What renews itself has no end that anybody could count on.
+CREATE FUNCTION leasing_renewal_changed() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    INSERT INTO agents_capacitychange (host_id)
+    SELECT DISTINCT device.host_id FROM leasing_allocation AS held JOIN agents_device AS device
+        ON device.id = held.device_id WHERE held.lease_id = NEW.id AND held.released_at IS NULL;
+    RETURN NULL;
+END $$;
+CREATE TRIGGER renewal_changed AFTER UPDATE ON leasing_lease FOR EACH ROW
+    WHEN (OLD.renew IS DISTINCT FROM NEW.renew) EXECUTE FUNCTION leasing_renewal_changed();
 """
 BACKWARDS = """
+DROP TRIGGER renewal_changed ON leasing_lease;
+DROP FUNCTION leasing_renewal_changed();
 DROP TRIGGER calendar_has_less ON leasing_allocation;
 DROP TRIGGER calendar_moved ON leasing_allocation;
 DROP TRIGGER calendar_has_more ON leasing_allocation;
@@ -25,5 +38,5 @@ DROP FUNCTION leasing_calendar_changed();
 
 
 class Migration(migrations.Migration):
-    dependencies = [("leasing", "0003_notices"), ("agents", "0006_capacity_changes_by_themselves")]
+    dependencies = [("leasing", "0005_lease_live_of_organization"), ("agents", "0008_capacity_changes_by_themselves")]
     operations = [migrations.RunSQL(FORWARDS, BACKWARDS)]

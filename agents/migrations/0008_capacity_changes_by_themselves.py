@@ -44,5 +44,5 @@ DROP FUNCTION agents_host_changed();
 
 
 class Migration(migrations.Migration):
-    dependencies = [("agents", "0005_notices")]
+    dependencies = [("agents", "0007_cleaning")]
     operations = [migrations.RunSQL(FORWARDS, BACKWARDS)]
