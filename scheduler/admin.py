@@ -20,7 +20,7 @@ from leasing.models import Lease
 from leasing.notice_models import LeaseMove, Notice
 from leasing.states import EndReason
 from scheduler import bans, moving, recovery
-from scheduler.models import RecentUse, SpotStep
+from scheduler.models import Promise, RecentUse, SpotStep
 from tenants.admin import OrganizationAdmin as OrganizationPages
 from tenants.models import Organization
 
@@ -170,3 +170,13 @@ class LeaseMoveAdmin(ReadOnly):
     search_fields = ["lease__id", "from_host__name", "to_host__name", "reason"]
     date_hierarchy = "planned_at"
     list_select_related = ["lease", "from_host", "to_host"]
+
+
+@admin.register(Promise)
+class PromiseAdmin(ReadOnly):
+    """Seats that are kept for leases that wait: what their certain ETA means."""
+
+    list_display = ["lease", "starts_at", "ends_at"]
+    search_fields = ["lease__id", "lease__organization__name"]
+    list_select_related = ["lease"]
+    date_hierarchy = "starts_at"

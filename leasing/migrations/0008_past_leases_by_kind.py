@@ -7,7 +7,7 @@ from django.db import migrations, models
 class Migration(migrations.Migration):
 
     dependencies = [
-        ('leasing', '0006_calendar_changes_capacity'),
+        ('leasing', '0007_calendar_changes_capacity'),
         ('tenants', '0004_queue_weight'),
     ]
 

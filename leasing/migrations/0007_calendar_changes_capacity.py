@@ -38,5 +38,5 @@ DROP FUNCTION leasing_calendar_changed();
 
 
 class Migration(migrations.Migration):
-    dependencies = [("leasing", "0005_lease_live_of_organization"), ("agents", "0008_capacity_changes_by_themselves")]
+    dependencies = [("leasing", "0006_after_a_restore"), ("agents", "0008_capacity_changes_by_themselves")]
     operations = [migrations.RunSQL(FORWARDS, BACKWARDS)]
