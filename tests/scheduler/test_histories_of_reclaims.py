@@ -249,9 +249,13 @@ def test_the_histories_reach_what_they_are_about(settings: LazySettings) -> None
     for act in (asks_spot, asks_spot, asks_spot, asks_spot, asks_spot, asks_spot, asks_spot):
         act(history)
     for _ in range(3):
-        place(history), history.speak(), history.settle()
+        place(history)
+        history.speak()
+        history.settle()
     history.at_s = 900
-    asks_on_demand(history), asks_on_demand(history), place(history)
+    asks_on_demand(history)
+    asks_on_demand(history)
+    place(history)
 
     make_room(history)
 

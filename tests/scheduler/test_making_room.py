@@ -55,7 +55,7 @@ def _now(lease: Lease) -> Lease:
 
 
 def _refused(at: datetime, tenant: Organization | None = None, request: str = "A100_80G", **asked: object) -> Lease:
-    lease = make_lease(tenant, request, at=at, **asked)  # type: ignore[arg-type]
+    lease = make_lease(tenant, request, at=at, **asked)
     place(at=at + timedelta(seconds=1))
     assert _now(lease).state == State.PENDING
     return lease

@@ -108,7 +108,8 @@ def test_the_lease_starts_at_its_new_place_once_the_old_is_gone_and_pays_nothing
     say(large, "ready", at=after(1145))
     converging.converge(at=after(1146))
 
-    small.refresh_from_db(), large.refresh_from_db()
+    small.refresh_from_db()
+    large.refresh_from_db()
     row = LeaseMove.objects.get()
     assert (small.state, large.state) == (State.ACTIVE, State.ACTIVE)
     assert small.members.get(epoch=small.epoch).host_id == row.to_host_id
@@ -171,7 +172,8 @@ def test_a_lease_that_was_parked_during_the_notice_does_not_move_in() -> None:
     converging.converge(at=after(1123))
     announcing.announce(at=after(1124))
 
-    small.refresh_from_db(), large.refresh_from_db()
+    small.refresh_from_db()
+    large.refresh_from_db()
     assert small.state == State.PARKED
     assert not Allocation.objects.filter(lease=small, released_at=None).exists()
     assert large.state == State.PROVISIONING
