@@ -74,7 +74,8 @@ def counted(policy: str, *, n: int, at: datetime) -> Count:
 
 
 def _limit(policy: str) -> tuple[int, int]:
-    return {**DEFAULTS, **getattr(settings, "RATE_LIMITS", {})}[policy]
+    limits: dict[str, tuple[int, int]] = {**DEFAULTS, **getattr(settings, "RATE_LIMITS", {})}
+    return limits[policy]
 
 
 def forget_old(*, at: datetime) -> int:

@@ -104,7 +104,9 @@ def _find(request: Request, public: str) -> _Found | None:
     _arrived(request, asked_at)
     found = key.read(values[: key.width])
     assert found is not None
-    found.organization = tenant.read(values[key.width : key.width + tenant.width])
+    owner = tenant.read(values[key.width : key.width + tenant.width])
+    assert owner is not None
+    found.organization = owner
     found.created_by = maker.read(values[key.width + tenant.width :])
     return _Found(found, role)
 
