@@ -202,7 +202,7 @@ class HostEventAdmin(ReadOnly):
 
 @admin.register(CleaningRecord)
 class CleaningRecordAdmin(ReadOnly):
-    list_display = ["at", "host", "device", "reference", "epoch", "clean", "duration_ms", "ended_at", "failed"]
+    list_display = ["at", "host", "device", "reference", "epoch", "was_clean", "duration_ms", "ended_at", "failed"]
     list_filter = ["clean", "host"]
     search_fields = ["reference", "device__uuid", "host__name"]
     list_select_related = ["host", "device"]

@@ -38,7 +38,7 @@ def take(workload: Workload, record: Mapping[str, Any] | None, *, at: datetime) 
             epoch=workload.epoch,
             ended_at=workload.exited_at or at,
             at=at,
-            clean=None if record is None else not bad,
+            was_clean=None if record is None else not bad,
             duration_ms=duration if isinstance(duration, int) and 0 <= duration < 2**31 else None,
             checks=[*common, *own],
         )

@@ -85,7 +85,7 @@ class CleaningRecord(models.Model):
     epoch = models.BigIntegerField()
     ended_at = models.DateTimeField()
     at = models.DateTimeField()  # when the host's word was received
-    clean = models.BooleanField(null=True)  # None: the host did not say
+    was_clean = models.BooleanField(null=True)  # None: the host did not say
     duration_ms = models.PositiveIntegerField(null=True)
     checks = models.JSONField(default=list)  # [{check, passed, detail}]; passed null: could not be told
 

@@ -74,7 +74,7 @@ def highest(*, options: Sequence[Option], answers: Iterable[list[tuple[Any, ...]
 
     Raises NothingForSale when no alternative has a price in these regions.
     """
-    found = [
+    found: list[int] = [
         top * option.nodes * option.count
         for option, ((top,),) in zip(options, answers, strict=True) if top is not None
     ]  # fmt: skip

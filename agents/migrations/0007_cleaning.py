@@ -20,7 +20,7 @@ class Migration(migrations.Migration):
                 ('epoch', models.BigIntegerField()),
                 ('ended_at', models.DateTimeField()),
                 ('at', models.DateTimeField()),
-                ('clean', models.BooleanField(null=True)),
+                ('was_clean', models.BooleanField(null=True)),
                 ('duration_ms', models.PositiveIntegerField(null=True)),
                 ('checks', models.JSONField(default=list)),
             ],

@@ -59,7 +59,7 @@ def test_a_device_is_not_let_while_its_host_cleans_and_the_lease_is_over_meanwhi
     waiting.refresh_from_db()
     assert waiting.state == State.PROVISIONING
     kept = CleaningRecord.objects.get()
-    assert (kept.reference, kept.device, kept.clean, kept.duration_ms) == (lease.public_id, device, True, 250)
+    assert (kept.reference, kept.device, kept.was_clean, kept.duration_ms) == (lease.public_id, device, True, 250)
     assert (kept.ended_at, kept.at) == (after(62), after(70))
     assert [check["check"] for check in kept.checks] == [
         "container", "network", "secrets", "scratch", "processes", "memory",
@@ -81,7 +81,7 @@ def test_a_device_that_stays_dirty_is_out_of_service_with_the_reason_until_it_is
     assert (waiting.state, device.health) == (State.PENDING, Device.Health.SUSPECT)
     assert device.health_reason == "Not clean after its last tenant: memory (900 MiB in use)"
     assert Alarm.objects.get(kind="device_dirty").subject == device.public_id
-    assert CleaningRecord.objects.get().clean is False
+    assert CleaningRecord.objects.get().was_clean is False
 
     assert seen(device, used_mib=900, second=200) == Device.Health.SUSPECT
     assert seen(device, used_mib=900, second=2000) == Device.Health.SUSPECT, "time alone made it clean"
@@ -106,14 +106,14 @@ def test_what_a_host_says_is_cut_and_read_with_care(lease: Lease) -> None:
 
     kept = CleaningRecord.objects.get()
 
-    assert (kept.clean, kept.duration_ms, kept.checks) == (True, None, [])
+    assert (kept.was_clean, kept.duration_ms, kept.checks) == (True, None, [])
 
 
 def test_an_agent_that_says_nothing_of_it_is_recorded_as_such(lease: Lease) -> None:
     ended(lease)
     say(lease, "gone", at=after(70), container="c1")
 
-    assert CleaningRecord.objects.get().clean is None
+    assert CleaningRecord.objects.get().was_clean is None
 
 
 def test_scratch_is_kept_for_a_parked_lease_that_holds_and_dropped_when_it_ends(lease: Lease) -> None:
