@@ -19,6 +19,7 @@ import httpx2
 import psycopg
 import pytest
 
+from agents.node.engines.process import MARK, environment_of
 from tests.chaos import world
 from tests.chaos.killing import _children as children
 from tests.chaos.killing import _is_ours as is_ours
@@ -41,6 +42,7 @@ class Rehearsal:
     ended_since: str = ""
     made_since: str = ""
     before: dict[str, tuple[int, tuple[str, ...]]] = field(default_factory=dict)
+    kept_process: tuple[int, int] = (0, 0)
     refused: subprocess.CompletedProcess[str] | None = None
     restored: subprocess.CompletedProcess[str] | None = None
     doubles: list[str] = field(default_factory=list)
@@ -78,6 +80,18 @@ class Rehearsal:
                     os.kill(pid, number)
 
 
+def oldest_process(platform: RunningStack, container: str) -> tuple[int, int]:
+    """Return (when it started, its pid) of the first process in a container; its children come and go."""
+    found = []
+    for pid in (int(name) for name in os.listdir("/proc") if name.isdigit()):
+        seen = environment_of(pid)
+        if seen.get(MARK) == container and Path(seen.get("HOME", "/")).is_relative_to(platform.path):
+            with suppress(OSError):
+                facts = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+                found.append((int(facts[19]), pid))  # starttime, field 22 of proc(5)
+    return min(found)
+
+
 @pytest.fixture(scope="module")
 def rehearsal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rehearsal]:
     logs = tmp_path_factory.mktemp("stack")
@@ -106,6 +120,7 @@ def _play(played: Rehearsal) -> None:
     played.reach(played.ended_since, "ended")
     played.made_since = played.lease("L40S_48G x4")
     played.before = played.containers()
+    played.kept_process = oldest_process(played.platform, f"gy-{played.kept}-0-1")
 
     played.refused = played.script("restore.sh", dump)  # while everything runs
     played.signal_control_plane(signal.SIGSTOP)
@@ -149,7 +164,8 @@ def test_what_still_runs_is_adopted_and_its_container_never_stopped(rehearsal: R
     rehearsal.reach(rehearsal.kept, "active")
 
     name = f"gy-{rehearsal.kept}-0-1"
-    assert rehearsal.containers()[name] == rehearsal.before[name]
+    assert oldest_process(rehearsal.platform, name) == rehearsal.kept_process
+    assert rehearsal.containers()[name][1] == rehearsal.before[name][1]  # on the same GPUs
     facts = rehearsal.platform.rows("SELECT epoch FROM leasing_lease WHERE state = 'active'")
     assert facts == [(1,)]
 
