@@ -48,7 +48,8 @@ def build(
     world = sum(len(member.uuids) for member in members)
     port = rendezvous_port(members=members, spread=spread)
     rendezvous = {
-        "MASTER_ADDR": addresses[0],
+        # The first member is itself the one to meet: from its own network its host's address may lead nowhere.
+        "MASTER_ADDR": "127.0.0.1" if rank == 0 else addresses[0],
         "MASTER_PORT": str(port),
         "NNODES": str(len(members)),
         "NODE_RANK": str(rank),

@@ -221,6 +221,7 @@ def test_a_gang_is_active_only_when_every_member_is_ready() -> None:
     assert [(r["PET_NODE_RANK"], r["PET_NNODES"], r["PET_NPROC_PER_NODE"]) for r in ranks] == [
         ("0", "2", "8"), ("1", "2", "8"),
     ]  # fmt: skip
+    assert ranks[0]["MASTER_ADDR"] == "127.0.0.1", "the first one meets itself"
     (port,) = {int(r["MASTER_PORT"]) for r in ranks} | {int(r["PET_MASTER_PORT"]) for r in ranks}
     fixed = [workload.spec.get("fixed_ports") for workload in starting.live_workloads(lease)]
     assert fixed == [{str(port): port}, None], "they meet at the first one's host, at the very port that all were told"
