@@ -1,6 +1,5 @@
 """Run one stream through our engine or a control, recounted, and return the protocol's figures."""
 
-import time
 from typing import Any
 
 import numpy as np
@@ -124,64 +123,3 @@ def _book_placed(
     for move in answer.moves:
         where[move.key] = (index[move.to_node], move.gpus)
         book.book(pods[move.key], *where[move.key], 1)
-
-
-def throughput(trace: Trace, nodes: list[NodeRow], times: int, seed: int, *, compiled: bool, limit: int) -> Figures:
-    """Decisions per CPU second, and latencies in ms, of the inflation stream on the pool taken `times` times."""
-    pool = [(f"{name}/{copy}", *rest) for copy in range(times) for name, *rest in nodes]
-    pods = inflation(trace, seed, capacity_milli(nodes) * times)[:limit]
-    engine = Engine(pool, histogram=histogram(trace), compiled=compiled)
-    requests = [trace.request(pod, key) for key, pod in enumerate(pods)]
-    taken = np.zeros(len(requests))
-    cpu = time.process_time()
-    for number, request in enumerate(requests):
-        start = time.perf_counter()
-        engine.place(request)
-        taken[number] = time.perf_counter() - start
-    cpu = time.process_time() - cpu
-    p50, p99 = np.percentile(taken, [50, 99])
-    return {
-        "decisions": len(requests),
-        "per_cpu_s": len(requests) / cpu,
-        "p50_ms": 1000 * float(p50),
-        "p99_ms": 1000 * float(p99),
-        "max_ms": 1000 * float(taken.max()),
-    }
-
-
-def throughput_churn(trace: Trace, nodes: list[NodeRow], *, compiled: bool, limit: int) -> Figures:
-    """Events (placements and releases) per CPU second under churn at load 0.95."""
-    stream = churn(trace, 0.95, 3, 3, 1, capacity_milli(nodes))
-    engine = Engine(nodes, histogram=histogram(trace), compiled=compiled)
-    requests = [trace.request(pod, key) for key, pod in enumerate(stream.pods.tolist())]
-    events = list(stream.events())[:limit]
-    live: set[int] = set()
-    cpu = time.process_time()
-    for is_departure, who in events:
-        if not is_departure:
-            if engine.place(requests[who]) is not None:
-                live.add(who)
-        elif who in live:
-            engine.release(who)
-            live.discard(who)
-    return {"decisions": len(events), "per_cpu_s": len(events) / (time.process_time() - cpu)}
-
-
-def node_orders(nodes: list[NodeRow]) -> dict[str, list[NodeRow]]:
-    """Return the orders of the protocol; nodes are named anew by position."""
-    rng = np.random.default_rng(0)
-    orders = {f"random {number}": rng.permutation(len(nodes)).tolist() for number in range(8)}
-    per_gpu = np.array([row[1] / row[3] for row in nodes])
-    gpus = np.array([row[3] for row in nodes])
-    for name, key in (("cores per GPU", per_gpu), ("GPUs", gpus)):
-        orders[f"{name} up"] = np.argsort(key, kind="stable").tolist()
-        orders[f"{name} down"] = np.argsort(-key, kind="stable").tolist()
-    return {
-        name: [(f"node-{position:04d}", *nodes[old][1:]) for position, old in enumerate(order)]
-        for name, order in orders.items()
-    }
-
-
-def mean(figures: list[Figures]) -> Figures:
-    """Return the mean of each figure."""
-    return {key: float(np.mean([f[key] for f in figures])) for key in figures[0]}

@@ -152,3 +152,18 @@ def churn_figure(trace: Trace, stream: Churn, placed: NDArray[np.bool_]) -> tupl
     share = 100 * asked[lost].sum() / asked[stream.measured].sum()
     share_large = 100 * (large & lost).sum() / max(1, (large & stream.measured).sum())
     return float(share), float(share_large)
+
+
+def node_orders(nodes: list[NodeRow]) -> dict[str, list[NodeRow]]:
+    """Return the orders of the protocol; nodes are named anew by position."""
+    rng = np.random.default_rng(0)
+    orders = {f"random {number}": rng.permutation(len(nodes)).tolist() for number in range(8)}
+    per_gpu = np.array([row[1] / row[3] for row in nodes])
+    gpus = np.array([row[3] for row in nodes])
+    for name, key in (("cores per GPU", per_gpu), ("GPUs", gpus)):
+        orders[f"{name} up"] = np.argsort(key, kind="stable").tolist()
+        orders[f"{name} down"] = np.argsort(-key, kind="stable").tolist()
+    return {
+        name: [(f"node-{position:04d}", *nodes[old][1:]) for position, old in enumerate(order)]
+        for name, order in orders.items()
+    }

@@ -1,129 +1,134 @@
 """Scores of every class on every host, kept from one decision to the next: only hosts that changed are rated again.
 
 Changed hosts stand in a ring, the dirty log; a class remembers how far it has read. A class that was away for longer
-than the ring is long, or never came, is cold and rated on all hosts. The 512 classes used last are kept.
+than the ring is long, or never came, is cold and rated on all hosts. The 512 classes used last are kept. Requests that
+differ in memory only are one class: memory is looked at when a host is chosen, and no score knows of it.
 """
 
 from collections import OrderedDict
+from collections.abc import Sequence
 
 import numpy as np
 
 from scheduler.placement import kernels
 from scheduler.placement.demand import Demand, cpu_ratio
-from scheduler.placement.pool import ALL_CPU, CPU, IDLE, LEASES, MEMORY, STATE, TIE, Arrays, Ints, Shape, mixed
+from scheduler.placement.pool import (
+    ALL_CPU,
+    CHANGED,
+    CPU,
+    GPUS,
+    IDLE,
+    LEASES,
+    MEMORY,
+    RATIO,
+    REST_IMAGES,
+    STATE,
+    TIE,
+    WHOLE_GPU,
+    Arrays,
+    Ints,
+    Shape,
+    change,
+    mixed,
+)
 from scheduler.placement.score import INFEASIBLE, Weights, feasible, rate, request_ratio
+from scheduler.placement.tables import flatten
 
 CLASSES = 512
 SHORTEST_RING = 4096
+Seat = tuple[int, tuple[int, ...]]  # a host and its GPUs
 
 
 class ScoreCache:
-    """Best host for a shape over one pool. Call `touch` after every change of a host."""
+    """Best host for a shape over one pool, in numpy: the reference. All changes of the pool go through `put`."""
 
-    def __init__(self, arrays: Arrays, demand: Demand, weights: Weights, *, compiled: bool) -> None:
-        self._arrays, self._compiled = arrays, compiled
-        blocks = -(-arrays.hosts // kernels.BLOCK)
+    def __init__(self, arrays: Arrays, demand: Demand, weights: Weights) -> None:
+        self._arrays = arrays
         # Untouched rows of these cost no memory: the system gives pages when they are first written.
         self._scores = np.empty((CLASSES, arrays.hosts), np.int64)
         self._rests = np.empty((CLASSES, arrays.hosts), np.int16)
-        self._blocks = np.empty((CLASSES, blocks), np.int64)
         # Reading a log longer than there are hosts would cost more than rating all of them.
         self._ring = max(SHORTEST_RING, arrays.hosts)
-        self._log = np.zeros(self._ring, np.int64)
-        self._states = np.zeros(2 * arrays.hosts + 1, np.int64)
-        self._changed = np.full(arrays.hosts, -1, np.int64)
-        self._after = np.zeros(arrays.free.shape[1], np.int64)
-        self._end = 0
+        self._log = np.zeros(self._ring + 1, np.int64)  # the last element counts all changes
+        arrays.rows[:, CHANGED] = -1
         self.expect(demand, weights)
 
     def expect(self, demand: Demand, weights: Weights) -> None:
         """Rate by another demand or other weights from now on; every class becomes cold."""
         self._demand, self._weights = demand, weights
-        self._ratio = cpu_ratio(self._arrays, demand)
+        self._arrays.rows[:, RATIO] = cpu_ratio(self._arrays, demand)
         self._slots: OrderedDict[Shape, int] = OrderedDict()
         self._cursors = [-1] * CLASSES
-        self._shapes: dict[Shape, Ints] = {}
-        self._potential_tables = (
-            demand.steps, demand.level, demand.usable, demand.many, demand.copy_cpu, demand.copy_need,
-            demand.copy_count, demand.copy_value, demand.copy_models, demand.quotients,
-        )  # fmt: skip
-        self._tables = (*self._potential_tables, demand.rest, demand.cpu_per_gpu, demand.scarcity, self._ratio)
-        self._fits = np.zeros(demand.quotients.shape[1], np.int64)
-        self._before = [(w, np.zeros(self._arrays.hosts, np.int64)) for w in (weights.gpu, weights.cpu_only)]
-        if self._compiled:
-            self._set_before(0, self._arrays.hosts)
 
-    def touch(self, host: int) -> None:
-        """Note that a host changed."""
-        self._log[self._end % self._ring] = host
-        self._changed[host] = self._end
-        self._end += 1
-        if self._compiled:
-            self._set_before(host, host + 1)
+    def put(self, host: int, gpus: Sequence[int], shape: Shape, sign: int) -> None:
+        """Take (sign 1) or give back (-1) what a request has on a host."""
+        change(self._arrays, host, gpus, sign, shape)
+        end = int(self._log[-1])
+        self._log[end % self._ring] = host
+        self._log[-1] = end + 1
+        self._arrays.rows[host, CHANGED] = end
 
-    def best(self, shape: Shape) -> tuple[int, int] | None:
-        """Return (host, rest of the GPU to take; see `score.rate`) of the best host with room, or None."""
+    def take(self, shape: Shape, kept_gpus: int = 0) -> Seat | int:
+        """Take the best host for a shape; return it, or NO_ROOM or KEPT (see `kernels.place`)."""
         slot = self._slot(shape)
-        cursor = self._cursors[slot]
-        if self._end - cursor > self._ring:
-            cursor = -1
-        self._cursors[slot] = self._end
-        scores = self._scores[slot]
-        if self._compiled:
-            host = self._best_compiled(shape, slot, cursor)
-        else:
-            self._rescore(shape, slot, cursor)
-            highest = scores.max(initial=INFEASIBLE)
-            host = -1
-            if highest > INFEASIBLE:
-                ties = np.flatnonzero(scores == highest)
-                host = int(ties[0]) if len(ties) == 1 else _first_by_ties(self._arrays.rows, ties)
-        return None if host < 0 else (host, int(self._rests[slot, host]))
+        self._rescore(shape._replace(memory_mib=0), slot)
+        host = self._first(self._scores[slot])
+        if host >= 0 and self._arrays.rows[host, MEMORY] < shape.memory_mib:
+            has_memory = self._arrays.rows[:, MEMORY] >= shape.memory_mib
+            host = self._first(np.where(has_memory, self._scores[slot], INFEASIBLE))
+        if host < 0:
+            return kernels.NO_ROOM
+        row = self._arrays.rows[host]
+        if kept_gpus and row[LEASES] == 0 and row[GPUS] == kept_gpus:
+            return kernels.KEPT
+        return self._sit(host, int(self._rests[slot, host]), shape)
+
+    def take_whole(self, shape: Shape, host: int) -> Seat:
+        """Take whole GPUs of a certain host, which must have them."""
+        return self._sit(host, WHOLE_GPU, shape)
+
+    def _first(self, scores: Ints) -> int:
+        """Return the host with the highest score that comes first among equals, or -1 if none has room."""
+        highest = scores.max(initial=INFEASIBLE)
+        if highest == INFEASIBLE:
+            return -1
+        ties = np.flatnonzero(scores == highest)
+        return int(ties[0]) if len(ties) == 1 else _first_by_ties(self._arrays.rows, ties)
+
+    def _sit(self, host: int, rest: int, shape: Shape) -> Seat:
+        """Take the first GPUs of a host of which so much is free."""
+        free = self._arrays.free[host].tolist()
+        gpus = tuple([gpu for gpu, left in enumerate(free) if left == rest][: shape.gpus])
+        self.put(host, gpus, shape, 1)
+        return host, gpus
 
     def _slot(self, shape: Shape) -> int:
+        shape = shape._replace(memory_mib=0)
         slot = self._slots.get(shape)
         if slot is not None:
             self._slots.move_to_end(shape)
             return slot
         slot = len(self._slots) if len(self._slots) < CLASSES else self._slots.popitem(last=False)[1]
         self._slots[shape] = slot
-        self._cursors[slot] = -1
+        self._begin(slot, shape)
         return slot
 
-    def _set_before(self, first: int, last: int) -> None:
-        for weights, before in self._before:
-            kernels.set_before(
-                weights, *self._potential_tables, self._demand.cpu_per_gpu, self._arrays.rows, self._arrays.free,
-                first, last, before, self._fits,
-            )  # fmt: skip
+    def _begin(self, slot: int, shape: Shape) -> None:
+        self._cursors[slot] = -1
 
-    def _best_compiled(self, shape: Shape, slot: int, cursor: int) -> int:
-        flat = self._shapes.get(shape)
-        if flat is None:
-            ratio = request_ratio(self._demand, shape) if shape.gpus else 0
-            numbers = (shape.cpu_milli, shape.memory_mib, shape.gpu_milli, shape.gpus, shape.models, ratio)
-            flat = self._shapes[shape] = np.array(numbers, np.int64)
-        if cursor < 0:
-            self._scores[slot] = INFEASIBLE
-            self._blocks[slot] = INFEASIBLE
-        weights, before = self._before[0 if shape.gpus else 1]
-        return kernels.best_host(
-            weights, *self._tables, self._arrays.rows, self._arrays.free, before, flat,
-            self._after, self._fits, self._log, self._changed, cursor, self._end, self._scores[slot],
-            self._rests[slot], self._blocks[slot], self._states,
-        )  # fmt: skip
-
-    def _rescore(self, shape: Shape, slot: int, cursor: int) -> None:
-        rows, free = self._arrays.rows, self._arrays.free
-        if cursor < 0:
+    def _rescore(self, shape: Shape, slot: int) -> None:
+        cursor, end, rows = self._cursors[slot], int(self._log[-1]), self._arrays.rows
+        self._cursors[slot] = end
+        if cursor < 0 or end - cursor > self._ring:
             self._rescore_all(shape, slot)
             return
-        positions = np.arange(cursor, self._end)
+        positions = np.arange(cursor, end)
         hosts = self._log[positions % self._ring]
-        hosts = hosts[self._changed[hosts] == positions]
+        hosts = hosts[rows[hosts, CHANGED] == positions]
         self._scores[slot, hosts] = INFEASIBLE
-        hosts = hosts[feasible(rows[hosts], shape)]
-        self._write(shape, slot, hosts, hosts, np.arange(len(hosts)), rows, free)
+        changed = rows[hosts]
+        able = feasible(changed, shape)
+        self._write(shape, slot, hosts[able], changed[able], self._arrays.free[hosts[able]])
 
     def _rescore_all(self, shape: Shape, slot: int) -> None:
         """Rate a cold class once per distinct state, not once per host: hosts in one state have one score."""
@@ -135,13 +140,67 @@ class ScoreCache:
             state = mixed(state ^ rows[hosts, column])
         state ^= rows[hosts, LEASES] == 0
         _, first, same = np.unique(state, return_index=True, return_inverse=True)
-        self._write(shape, slot, hosts, hosts[first], same, rows, free)
+        self._write(shape, slot, hosts, rows[hosts[first]], free[hosts[first]], same)
 
-    def _write(self, shape: Shape, slot: int, hosts: Ints, rated: Ints, same: Ints, rows: Ints, free: Ints) -> None:
-        weights = self._weights.of(shape)
-        scores, rests = rate(weights, self._demand, self._ratio[rated], rows[rated], free[rated], shape)
+    def _write(
+        self, shape: Shape, slot: int, hosts: Ints, rows: Ints, free: Ints, same: Ints | slice = slice(None)
+    ) -> None:
+        """Write the scores of hosts; rows, free: of the states rated; same: which of these each host is in."""
+        scores, rests = rate(self._weights.of(shape), self._demand, rows[:, RATIO], rows, free, shape)
         self._scores[slot, hosts] = scores[same]
         self._rests[slot, hosts] = rests[same]
+
+
+class CompiledCache(ScoreCache):
+    """The same, in compiled loops."""
+
+    def __init__(self, arrays: Arrays, demand: Demand, weights: Weights) -> None:
+        self._heads = np.empty((CLASSES, -(-arrays.hosts // kernels.BLOCK)), np.int64)
+        self._classes = np.zeros((CLASSES, kernels.CLASS_COLUMNS), np.int64)
+        self._views: list[tuple[Ints, ...]] = []
+        self._seats = {1 << gpu: (gpu,) for gpu in range(arrays.free.shape[1])} | {0: ()}
+        super().__init__(arrays, demand, weights)
+
+    def expect(self, demand: Demand, weights: Weights) -> None:
+        super().expect(demand, weights)
+        self._flat = flatten(demand, weights)
+        needs, width = demand.quotients.shape[1], self._arrays.free.shape[1]
+        self._scratch = np.zeros(needs + width + 2 * self._arrays.hosts + 1, np.int64)
+        kernels.set_before(self._flat, self._arrays.rows, self._arrays.free, self._scratch)
+
+    def put(self, host: int, gpus: Sequence[int], shape: Shape, sign: int) -> None:
+        mask = 0
+        for gpu in gpus:
+            mask |= 1 << gpu
+        kernels.change(
+            self._flat, self._arrays.rows, self._arrays.free, REST_IMAGES, self._log, self._scratch, host, mask, sign,
+            shape.cpu_milli, shape.memory_mib, shape.gpu_milli,
+        )  # fmt: skip
+
+    def take(self, shape: Shape, kept_gpus: int = 0) -> Seat | int:
+        slot = self._slot(shape)
+        numbers, scores, rests, heads = self._views[slot]
+        host, mask = kernels.place(
+            self._flat, self._arrays.rows, self._arrays.free, REST_IMAGES, self._log, self._scratch, numbers,
+            shape.memory_mib, scores, rests, heads, kept_gpus,
+        )  # fmt: skip
+        if host < 0:
+            return host
+        gpus = self._seats.get(mask)
+        if gpus is None:
+            gpus = self._seats[mask] = tuple(gpu for gpu in range(mask.bit_length()) if mask >> gpu & 1)
+        return host, gpus
+
+    def _begin(self, slot: int, shape: Shape) -> None:
+        self._classes[slot] = self._numbers(shape)
+        views = (self._classes[slot], self._scores[slot], self._rests[slot], self._heads[slot])
+        if slot == len(self._views):
+            self._views.append(views)
+
+    def _numbers(self, shape: Shape) -> Ints:
+        ratio = request_ratio(self._demand, shape) if shape.gpus else 0
+        numbers = (shape.cpu_milli, shape.gpu_milli, shape.gpus, shape.models, ratio, -1)
+        return np.array(numbers, np.int64)
 
 
 def _first_by_ties(rows: Ints, hosts: Ints) -> int:

@@ -13,6 +13,7 @@ from scheduler.placement.pool import ALL_CPU, GPUS, MODEL, WHOLE_GPU, Arrays, In
 
 PPM = 1_000_000
 CUT_PPM = 990_000
+CPU_BITS = 20  # copies are counted over no more than a million milli-CPU of a host
 OFFERS = 12  # how many random requests a shared GPU's rest is offered when its unfilled part is estimated
 
 
@@ -22,7 +23,9 @@ class Demand:
 
     steps: distinct CPU needs, ascending. level: rest of a GPU -> index of the distinct needs it covers.
     usable[model, CPU rank, level]: share of one-GPU classes that fit; many[model, CPU rank, whole]: of larger ones.
-    copy_*: the classes of `uncopied`; quotients[rest, need]: how often a need goes into a rest.
+    copy_*: the classes of `uncopied`. How many copies of a class a host's CPU feeds is (CPU x inverse + offset) >> 2 x
+    CPU_BITS: an exact division without dividing. need: index of its GPU need; value[model]: what one copy counts there.
+    quotients[rest, need]: how often a need goes into a rest; groups[whole, need]: the same for groups of whole GPUs.
     rest[r]: expected unfilled micro-GPU of a shared GPU with r free, after random offers.
     cpu_per_gpu: milli CPU per GPU-milli of all GPU demand, x 1000. scarcity[model]: price in thousandths.
     """
@@ -31,12 +34,12 @@ class Demand:
     level: Ints
     usable: Ints
     many: Ints
-    copy_cpu: Ints
+    copy_inverse: Ints
+    copy_offset: Ints
     copy_need: Ints
-    copy_count: Ints
     copy_value: Ints
-    copy_models: Ints
     quotients: Ints
+    groups: Ints
     rest: Ints
     cpu_per_gpu: int
     scarcity: Ints
@@ -61,8 +64,6 @@ def build(histogram: Mapping[Shape, int], arrays: Arrays) -> Demand:
                 usable[model, rank:, needs.index(shape.gpu_milli) + 1 :] += share
             else:
                 many[model, rank:, shape.gpus :] += share
-    copied = sorted(kept, key=lambda item: (item[0].gpu_milli, item[0].gpus, item[0].cpu_milli, item[0].models))
-    distinct = sorted({shape.gpu_milli for shape, _ in copied if shape.gpus == 1})
     gpu_milli = sum(shape.milli * count for shape, count in histogram.items())
     cpu_milli = sum(shape.cpu_milli * count for shape, count in histogram.items() if shape.gpus)
     return Demand(
@@ -70,16 +71,34 @@ def build(histogram: Mapping[Shape, int], arrays: Arrays) -> Demand:
         level=level,
         usable=usable,
         many=many,
-        copy_cpu=np.array([shape.cpu_milli for shape, _ in copied], np.int64),
-        copy_need=np.array([distinct.index(s.gpu_milli) if s.gpus == 1 else -1 for s, _ in copied], np.int64),
-        copy_count=np.array([shape.gpus for shape, _ in copied], np.int64),
-        copy_value=np.array([shape.milli * share for shape, share in copied], np.int64),
-        copy_models=np.array([shape.models for shape, _ in copied], np.int64),
-        quotients=np.arange(WHOLE_GPU + 1)[:, None] // np.array(distinct or [1], np.int64)[None, :],
+        **_copies(kept, models, arrays.free.shape[1]),
         rest=_rests(histogram),
         cpu_per_gpu=max(1, 1000 * cpu_milli // gpu_milli) if gpu_milli else 1000,
         scarcity=_scarcity(histogram, arrays),
     )
+
+
+def _copies(kept: list[tuple[Shape, int]], models: int, width: int) -> dict[str, Ints]:
+    """Return the tables of `uncopied`: one column for each class, those of one GPU first."""
+    copied = sorted(kept, key=lambda item: (item[0].gpu_milli, item[0].gpus, item[0].cpu_milli, item[0].models))
+    needs = sorted({shape.gpu_milli for shape, _ in copied if shape.gpus == 1})
+    counts = sorted({shape.gpus for shape, _ in copied if shape.gpus > 1})
+    quotients = np.arange(WHOLE_GPU + 1)[:, None] // np.array([*needs, *[WHOLE_GPU + 1] * len(counts)])[None, :]
+    groups = np.zeros((width + 1, len(needs) + len(counts)), np.int64)
+    groups[:, len(needs) :] = np.arange(width + 1)[:, None] // np.array(counts, np.int64)[None, :]
+    cpus = [min(shape.cpu_milli, 1 << CPU_BITS) for shape, _ in copied]
+    value = [[shape.milli * share * (shape.models >> model & 1) for shape, share in copied] for model in range(models)]
+    return {
+        "copy_inverse": np.array([-(-(1 << 2 * CPU_BITS) // cpu) if cpu else 0 for cpu in cpus], np.int64),
+        "copy_offset": np.array([0 if cpu else 1 << 3 * CPU_BITS for cpu in cpus], np.int64),
+        "copy_need": np.array(
+            [needs.index(s.gpu_milli) if s.gpus == 1 else len(needs) + counts.index(s.gpus) for s, _ in copied],
+            np.int64,
+        ),
+        "copy_value": np.array(value, np.int64).reshape(models, len(copied)),
+        "quotients": quotients.astype(np.int64),
+        "groups": groups,
+    }
 
 
 def _weights(histogram: Mapping[Shape, int]) -> dict[Shape, int]:

@@ -2,9 +2,10 @@
 
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from scheduler.placement import kernels
-from scheduler.placement.cache import ScoreCache
+from scheduler.placement.cache import CompiledCache, ScoreCache
 from scheduler.placement.demand import build as build_demand
 from scheduler.placement.live import Lease, Live
 from scheduler.placement.moves import Move, Mover
@@ -31,8 +32,7 @@ class Request:
     models: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Placed:
+class Placed(NamedTuple):
     """Where a request went: the node, the indices of its GPUs there, and the leases moved to make room for it."""
 
     node: str
@@ -80,8 +80,9 @@ class Engine:
         self._memory = Memory(histogram)
         self._demand = build_demand(self._memory.histogram, self._arrays)
         compiled = kernels.AVAILABLE if compiled is None else compiled
-        self._cache = ScoreCache(self._arrays, self._demand, self._weights(), compiled=compiled)
-        self._live = Live(self._arrays, self._cache, self._nodes, compiled=compiled)
+        cache = CompiledCache if compiled else ScoreCache
+        self._cache: ScoreCache = cache(self._arrays, self._demand, self._weights())
+        self._live = Live(self._arrays, self._cache, self._nodes)
         self._may_refuse = may_refuse
         self._largest = int(self._arrays.rows[:, GPUS].max(initial=0))
         self._empty = empty_of(self._arrays.rows, self._largest)
@@ -106,14 +107,11 @@ class Engine:
             raise ValueError(f"cannot be placed: {request}")
         shape = self.shape_of(request)
         self._observe(shape)
-        found = self._cache.best(shape)
-        if found is not None:
-            if self._may_refuse and self._is_kept(found[0], shape):
-                return None
-            lease = self._live.take(request.key, shape, *found)
+        lease = self._live.take(request.key, shape, self._kept_gpus(shape) if self._may_refuse else 0)
+        if not isinstance(lease, int):
             self._count(lease, 1)
             return Placed(self._nodes[lease.host], lease.gpus)
-        return self._place_by_moving(request.key, shape) if self._mover else None
+        return self._place_by_moving(request.key, shape) if self._mover and lease == kernels.NO_ROOM else None
 
     def release(self, request: Request | Hashable) -> None:
         """Give back what a request holds. Raises KeyError if it holds nothing."""
@@ -157,17 +155,16 @@ class Engine:
         if self._mover is not None:
             self._mover.offered(shape.milli)
 
-    def _is_kept(self, host: int, shape: Shape) -> bool:
-        """Tell whether this host is one of the empty ones kept for requests that need all of it.
+    def _kept_gpus(self, shape: Shape) -> int:
+        """Return of how many GPUs the empty hosts are that are kept for requests that need all of one; 0 = none are.
 
         About as many are kept as arrivals of such requests can outrun their departures: the root of their number,
         times a tuned factor.
         """
-        row = self._arrays.rows[host]
-        if shape.gpus >= self._largest or row[LEASES] or row[GPUS] < self._largest:
-            return False
+        if shape.gpus >= self._largest:
+            return 0
         kept = self._policy.kept_whole_percent_moving if self._mover else self._policy.kept_whole_percent
-        return 100 * self._empty * self._empty <= kept * self._large_leases
+        return self._largest if 100 * self._empty * self._empty <= kept * self._large_leases else 0
 
     def _count(self, lease: Lease, sign: int) -> None:
         row = self._arrays.rows[lease.host]

@@ -1,182 +1,64 @@
-"""The scores of `score.py` in compiled loops (numba, an optional extra): the same integers, some ten times as fast.
+"""Choosing and taking a host in compiled loops (numba, an optional extra), with the scores of `rating.py`.
 
-Written for the compiler: flat arguments, no tuples inside loops. Whoever changes a term changes it in `score.py` first;
-the test that compares the two then fails until it is changed here.
+One call places, one call gives back: calls from Python into compiled code cost more than what most of them do, and they
+cost by the argument. So all tables travel in one flat array (`tables.flatten`), and a class of requests is a row of
+numbers.
 """
 
-from collections.abc import Callable
-from typing import Any, cast
+from typing import Any
 
-from scheduler.placement.pool import ALL_CPU, CPU, GPUS, IDLE, LEASES, MEMORY, MODEL, STATE, TIE, WHOLE, WIDEST, Ints
-from scheduler.placement.score import (
-    AFFINITY,
-    CPU_SHORT,
-    CPU_SPARE,
-    IDLE_CPU,
-    IDLE_GPU,
-    INFEASIBLE,
-    LEFT,
-    OPENS_EMPTY,
-    REST,
-    SCARCITY,
-    UNCOPIED,
-    UNUSABLE,
-    WHOLE_FREE,
+from scheduler.placement.pool import (
+    ALL_CPU,
+    CHANGED,
+    CPU,
+    GPUS,
+    IDLE,
+    LEASES,
+    MEMORY,
+    MODEL,
+    STATE,
+    TIE,
+    WHOLE,
+    WIDEST,
+    Ints,
 )
+from scheduler.placement.rating import (
+    AVAILABLE,
+    CLASS_COLUMNS,
+    CURSOR,
+    SHAPE_CPU,
+    SHAPE_GPUS,
+    SHAPE_MILLI,
+    SHAPE_MODELS,
+    compiled,
+    inlined,
+    rate_one,
+    set_one_before,
+)
+from scheduler.placement.score import INFEASIBLE
+from scheduler.placement.tables import QUOTIENTS
 
-try:
-    import numba
-except ImportError:  # the extra is not installed: `Engine` then works with numpy
-    AVAILABLE = False
-else:
-    AVAILABLE = True
+__all__ = ["AVAILABLE", "BLOCK", "CLASS_COLUMNS", "KEPT", "NO_ROOM", "change", "place", "set_before"]
 
-
-def compiled[F: Callable[..., Any]](function: F) -> F:
-    """Compile a function of integers and arrays, once per machine (the result is kept beside the module)."""
-    return cast("F", numba.njit(cache=True)(function)) if AVAILABLE else function
-
-
-BLOCK = 128  # hosts whose best score is remembered together
-UNKNOWN = INFEASIBLE - 1
-SHAPE_CPU, SHAPE_MEMORY, SHAPE_MILLI, SHAPE_GPUS, SHAPE_MODELS, SHAPE_RATIO = range(6)
-
-
-@compiled
-def potential_of(
-    weights: Ints, steps: Ints, level: Ints, usable: Ints, many: Ints, copy_cpu: Ints, copy_need: Ints,
-    copy_count: Ints, copy_value: Ints, copy_models: Ints, quotients: Ints, cpu_per_gpu: int,
-    cpu: int, idle: int, whole: int, model: int, free: Ints, fits: Ints,
-) -> Any:  # fmt: skip
-    """Return the potential of one host state; fits[need]: how often each distinct need goes into its GPUs."""
-    total = 0
-    if weights[UNUSABLE] != 0:
-        low, high = 0, len(steps)
-        while low < high:
-            middle = (low + high) >> 1
-            if steps[middle] <= cpu:
-                low = middle + 1
-            else:
-                high = middle
-        used = 1000 * whole * many[model, low, whole]
-        for gpu in range(len(free)):
-            used += free[gpu] * usable[model, low, level[free[gpu]]]
-        total -= weights[UNUSABLE] * ((idle * 1_000_000 - used) // 1000)
-    if weights[UNCOPIED] != 0:
-        used = 0
-        for row in range(len(copy_cpu)):
-            if not (copy_models[row] >> model) & 1:
-                continue
-            times = fits[copy_need[row]] if copy_need[row] >= 0 else whole // copy_count[row]
-            if times > 0 and copy_cpu[row] > 0 and times * copy_cpu[row] > cpu:
-                times = cpu // copy_cpu[row]
-            used += times * copy_value[row]
-        total -= weights[UNCOPIED] * ((idle * 1_000_000 - used) // 1000)
-    served = cpu * 1000 // cpu_per_gpu
-    if idle > served:
-        total -= weights[CPU_SHORT] * (idle - served) * 1000
-    else:
-        total -= weights[CPU_SPARE] * (served - idle) * 1000
-    return total
+BLOCK = 64  # hosts of which the first in order is remembered together
+UNKNOWN = -2  # in place of that host: it has to be looked for
+NO_ROOM, KEPT = -1, -2
 
 
 @compiled
-def count_fits(quotients: Ints, free: Ints, fits: Ints) -> None:
-    """Write into fits[need] how often each distinct need goes into these GPUs."""
-    needs = quotients.shape[1]
-    for need in range(needs):
-        fits[need] = 0
-    for gpu in range(len(free)):
-        rest = free[gpu]
-        for need in range(needs):
-            fits[need] += quotients[rest, need]
-
-
-@compiled
-def rate_one(
-    weights: Ints, steps: Ints, level: Ints, usable: Ints, many: Ints, copy_cpu: Ints, copy_need: Ints,
-    copy_count: Ints, copy_value: Ints, copy_models: Ints, quotients: Ints, rest: Ints, cpu_per_gpu: int,
-    scarcity: Ints, ratio: int, row: Ints, free: Ints, before: int, shape: Ints, after: Ints, fits: Ints,
-) -> tuple[int, int]:  # fmt: skip
-    """Return (score, chosen rest) of one host that has room; `after` and `fits` are scratch space."""
-    milli, gpus, width = shape[SHAPE_MILLI], shape[SHAPE_GPUS], len(free)
-    idle, whole, model = row[IDLE], row[WHOLE], row[MODEL]
-    cpu, left_idle = row[CPU] - shape[SHAPE_CPU], idle - milli * gpus
-    base = -before - weights[IDLE_GPU] * idle * 125 - weights[IDLE_CPU] * (row[CPU] * 125 // 16)
-    base -= weights[WHOLE_FREE] * whole * 125_000 + weights[SCARCITY] * scarcity[model] * milli * gpus
-    if row[LEASES] == 0:
-        base -= weights[OPENS_EMPTY] * 1_000_000
-    base += weights[AFFINITY] * (shape[SHAPE_RATIO] if gpus > 0 else 1000) * ratio
-    copies = weights[UNCOPIED] != 0
-    if copies:
-        count_fits(quotients, free, fits)
-    if gpus == 0 or milli == 1000:
-        if copies and gpus > 0:
-            for need in range(quotients.shape[1]):
-                fits[need] -= gpus * quotients[1000, need]
-        taken = 0
-        for gpu in range(width):
-            after[gpu] = free[gpu]
-            if taken < gpus and free[gpu] == 1000:
-                after[gpu] = 0
-                taken += 1
-        then = potential_of(
-            weights, steps, level, usable, many, copy_cpu, copy_need, copy_count, copy_value, copy_models, quotients,
-            cpu_per_gpu, cpu, left_idle, whole - gpus, model, after, fits,
-        )  # fmt: skip
-        return base + then, 1000 if gpus > 0 else -1
-    best, chosen = INFEASIBLE, -1
-    for gpu in range(width):
-        after[gpu] = free[gpu]
-    for gpu in range(width):
-        value = free[gpu]
-        if value < milli:
-            continue
-        repeated = False
-        for other in range(gpu):
-            if free[other] == value:
-                repeated = True
-        if repeated:
-            continue
-        after[gpu] = value - milli
-        if copies:
-            for need in range(quotients.shape[1]):
-                fits[need] += quotients[value - milli, need] - quotients[value, need]
-        then = potential_of(
-            weights, steps, level, usable, many, copy_cpu, copy_need, copy_count, copy_value, copy_models, quotients,
-            cpu_per_gpu, cpu, left_idle, whole - 1 if value == 1000 else whole, model, after, fits,
-        )  # fmt: skip
-        after[gpu] = value
-        if copies:
-            for need in range(quotients.shape[1]):
-                fits[need] -= quotients[value - milli, need] - quotients[value, need]
-        score = base + then - weights[REST] * (rest[value - milli] - rest[value])
-        score -= weights[LEFT] * (value - milli) * 1000
-        if score > best or (score == best and value < chosen):
-            best, chosen = score, value
-    return best, chosen
-
-
-@compiled
-def set_before(
-    weights: Ints, steps: Ints, level: Ints, usable: Ints, many: Ints, copy_cpu: Ints, copy_need: Ints,
-    copy_count: Ints, copy_value: Ints, copy_models: Ints, quotients: Ints, cpu_per_gpu: int,
-    rows: Ints, free: Ints, first: int, last: int, before: Ints, fits: Ints,
-) -> None:  # fmt: skip
-    """Write the potential of the hosts [first, last) as they are into `before`."""
-    for host in range(first, last):
-        count_fits(quotients, free[host], fits)
-        before[host] = potential_of(
-            weights, steps, level, usable, many, copy_cpu, copy_need, copy_count, copy_value, copy_models, quotients,
-            cpu_per_gpu, rows[host, CPU], rows[host, IDLE], rows[host, WHOLE], rows[host, MODEL], free[host], fits,
-        )  # fmt: skip
+def set_before(flat: Ints, rows: Ints, free: Ints, scratch: Ints) -> None:
+    """Write the potential of all hosts as they are into their rows."""
+    fits = scratch[: flat[QUOTIENTS + 2]]
+    for host in range(len(rows)):
+        set_one_before(flat, rows[host], free[host], fits)
 
 
 @compiled
 def change(
-    rows: Ints, free: Ints, images: Ints, host: int, gpus: int, sign: int, cpu_milli: int, memory_mib: int, milli: int,
+    flat: Ints, rows: Ints, free: Ints, images: Ints, log: Ints, scratch: Ints, host: int, gpus: int, sign: int,
+    cpu_milli: int, memory_mib: int, milli: int,
 ) -> None:  # fmt: skip
-    """Take (sign 1) or give back (-1) a request on one host; gpus: bit mask. Refreshes what is derived."""
+    """Take (sign 1) or give back (-1) a request on one host; gpus: bit mask. Refreshes what is derived, and logs it."""
     row = rows[host]
     row[CPU] -= sign * cpu_milli
     row[MEMORY] -= sign * memory_mib
@@ -191,35 +73,66 @@ def change(
         widest = max(widest, rest)
         state += images[rest]
     row[IDLE], row[WHOLE], row[WIDEST], row[STATE] = idle, whole, widest, state
+    end = log[-1]
+    log[end % (len(log) - 1)] = host
+    row[CHANGED] = end
+    log[-1] = end + 1
+    set_one_before(flat, row, free[host], scratch[: flat[QUOTIENTS + 2]])
+
+
+@compiled
+def place(
+    flat: Ints, rows: Ints, free: Ints, images: Ints, log: Ints, scratch: Ints, shape: Ints, memory_mib: int,
+    scores: Ints, rests: Any, heads: Ints, kept_gpus: int,
+) -> tuple[int, int]:  # fmt: skip
+    """Take the best host for a class: return it and the bit mask of its GPUs, or NO_ROOM or KEPT and 0.
+
+    kept_gpus: an empty host of so many GPUs is not to be opened for this class; 0 = any may be.
+    """
+    host = best_host(flat, rows, free, log, scratch, shape, memory_mib, scores, rests, heads)
+    if host < 0:
+        return NO_ROOM, 0
+    if kept_gpus > 0 and rows[host, LEASES] == 0 and rows[host, GPUS] == kept_gpus:
+        return KEPT, 0
+    mask, taken = 0, 0
+    for gpu in range(free.shape[1]):
+        if taken < shape[SHAPE_GPUS] and free[host, gpu] == rests[host]:
+            mask |= 1 << gpu
+            taken += 1
+    change(
+        flat, rows, free, images, log, scratch, host, mask, 1, shape[SHAPE_CPU], memory_mib, shape[SHAPE_MILLI]
+    )  # fmt: skip
+    return host, mask
 
 
 @compiled
 def best_host(
-    weights: Ints, steps: Ints, level: Ints, usable: Ints, many: Ints, copy_cpu: Ints, copy_need: Ints,
-    copy_count: Ints, copy_value: Ints, copy_models: Ints, quotients: Ints, rest: Ints, cpu_per_gpu: int,
-    scarcity: Ints, ratio: Ints, rows: Ints, free: Ints, before: Ints, shape: Ints, after: Ints, fits: Ints,
-    log: Ints, changed: Ints, cursor: int, end: int, scores: Ints, rests: Any, blocks: Ints, states: Ints,
+    flat: Ints, rows: Ints, free: Ints, log: Ints, scratch: Ints, shape: Ints, memory_mib: int, scores: Ints,
+    rests: Any, heads: Ints,
 ) -> int:  # fmt: skip
-    """Rescore the hosts that changed since `cursor` (-1: all), and return the best host, or -1 if none has room.
+    """Rescore the hosts that changed since the class came last (all, if that is too long ago); return the best, or -1.
 
-    log: ring of changed hosts; changed[host]: the last position at which the host stands in it. states: scratch space,
-    a hash table with more places than there are hosts: a cold class is rated once per distinct state, not per host.
+    A class is all requests that differ in memory only: memory counts at the choice, not in the score.
+    log: ring of changed hosts, its last element counts them all. rests[host]: what is free on the GPU to be taken.
+    heads[block]: the host of the block that comes first in order. scratch: needs, GPUs, then a hash table with more
+    places than there are hosts: a cold class is rated once per distinct state, not once per host.
     """
-    cold = cursor < 0
+    fits, width = scratch[: flat[QUOTIENTS + 2]], flat[QUOTIENTS + 2] + free.shape[1]
+    after, states, ring, end = scratch[len(fits) : width], scratch[width:], len(log) - 1, log[-1]
+    cold = shape[CURSOR] < 0 or end - shape[CURSOR] > ring
     whole = shape[SHAPE_GPUS] if shape[SHAPE_MILLI] == 1000 else 0
     if cold:
         states[:] = -1
-    for position in range(0 if cold else cursor, len(rows) if cold else end):
-        host = position
-        if not cold:
-            host = log[position % len(log)]
-            if changed[host] != position:
-                continue
+        scores[:] = INFEASIBLE
+        heads[:] = -1
+    for position in range(0 if cold else shape[CURSOR], len(rows) if cold else end):
+        host = position if cold else log[position % ring]
         row = rows[host]
+        if not cold and row[CHANGED] != position:
+            continue
         score, chosen = INFEASIBLE, -1
         if (
             row[CPU] >= shape[SHAPE_CPU]
-            and row[MEMORY] >= shape[SHAPE_MEMORY]
             and row[WHOLE] >= whole
             and row[WIDEST] >= shape[SHAPE_MILLI]
             and (shape[SHAPE_MODELS] >> row[MODEL]) & 1
@@ -228,22 +141,89 @@ def best_host(
             if twin >= 0:
                 score, chosen = scores[twin], rests[twin]
             else:
-                score, chosen = rate_one(
-                    weights, steps, level, usable, many, copy_cpu, copy_need, copy_count, copy_value, copy_models,
-                    quotients, rest, cpu_per_gpu, scarcity, ratio[host], row, free[host], before[host],
-                    shape, after, fits,
-                )  # fmt: skip
-        block = host // BLOCK
-        if blocks[block] != UNKNOWN:
-            if score > blocks[block]:
-                blocks[block] = score
-            elif scores[host] == blocks[block] and score < scores[host]:
-                blocks[block] = UNKNOWN  # its best host got worse
+                score, chosen = rate_one(flat, row, free[host], shape, after, fits)
+        before = scores[host]
         scores[host], rests[host] = score, chosen
-    return _argmax(rows, scores, blocks)
+        _keep_head(rows, scores, heads, host, before, -1 if cold else position)
+    shape[CURSOR] = end
+    first = _first(rows, scores, heads)
+    if first < 0 or rows[first, MEMORY] >= memory_mib:
+        return first
+    return _first_with_memory(rows, scores, heads, memory_mib)
+
+
+@inlined
+def _keep_head(rows: Ints, scores: Ints, heads: Ints, host: int, before: int, position: int) -> None:
+    """Note that a host has a new score (and perhaps new ties); position: how far the log has been read, -1 = cold."""
+    block = host // BLOCK
+    head, score = heads[block], scores[host]
+    if head == UNKNOWN:
+        return
+    if head == host:
+        if score <= before:
+            heads[block] = UNKNOWN  # it got worse, or its ties are others now
+    elif score > INFEASIBLE:
+        if head < 0 or score > scores[head]:
+            heads[block] = host
+        elif score == scores[head]:
+            if position >= 0 and rows[head, CHANGED] > position:
+                heads[block] = UNKNOWN  # the head's own change is still to be read: its ties cannot be compared
+            elif _comes_first(rows[host], rows[head]):
+                heads[block] = host
+
+
+@inlined
+def _first(rows: Ints, scores: Ints, heads: Ints) -> int:
+    """Return the host that comes first of all, or -1 if none has room."""
+    best = -1
+    for block in range(len(heads)):
+        head = heads[block]
+        if head == UNKNOWN:
+            head = -1
+            for host in range(block * BLOCK, min((block + 1) * BLOCK, len(rows))):
+                if scores[host] > INFEASIBLE and _is_better(rows, scores, host, head):
+                    head = host
+            heads[block] = head
+        if head >= 0 and _is_better(rows, scores, head, best):
+            best = head
+    return best
 
 
 @compiled
+def _first_with_memory(rows: Ints, scores: Ints, heads: Ints, memory_mib: int) -> int:
+    """Return the host that comes first of those with so much memory, or -1. Call it after `_first`."""
+    best = -1
+    for block in range(len(heads)):
+        head = heads[block]
+        if head >= 0 and rows[head, MEMORY] >= memory_mib and _is_better(rows, scores, head, best):
+            best = head
+    for block in range(len(heads)):
+        head = heads[block]
+        if head < 0 or rows[head, MEMORY] >= memory_mib or not _is_better(rows, scores, head, best):
+            continue
+        for host in range(block * BLOCK, min((block + 1) * BLOCK, len(rows))):
+            if scores[host] > INFEASIBLE and rows[host, MEMORY] >= memory_mib and _is_better(rows, scores, host, best):
+                best = host
+    return best
+
+
+@inlined
+def _is_better(rows: Ints, scores: Ints, one: int, other: int) -> bool:
+    if other < 0 or scores[one] != scores[other]:
+        return bool(other < 0 or scores[one] > scores[other])
+    return _comes_first(rows[one], rows[other])
+
+
+@inlined
+def _comes_first(one: Ints, other: Ints) -> bool:
+    """Order hosts of equal score: least idle GPU, least CPU, least memory, the state's name, the key's hash."""
+    for column in (IDLE, CPU, MEMORY, STATE, TIE):
+        if one[column] != other[column]:
+            return bool(one[column] < other[column])
+    return False
+
+
+@inlined
 def _twin(rows: Ints, states: Ints, host: int) -> int:
     """Return a host seen before in the same state, as far as a score looks at it; or -1, and remember this one."""
     row = rows[host]
@@ -262,35 +242,3 @@ def _twin(rows: Ints, states: Ints, host: int) -> int:
         place = (place + 1) % len(states)
     states[place] = host
     return -1
-
-
-@compiled
-def _argmax(rows: Ints, scores: Ints, blocks: Ints) -> int:
-    best = INFEASIBLE
-    for block in range(len(blocks)):
-        if blocks[block] == UNKNOWN:
-            blocks[block] = INFEASIBLE
-            for host in range(block * BLOCK, min((block + 1) * BLOCK, len(rows))):
-                if scores[host] > blocks[block]:
-                    blocks[block] = scores[host]
-        if blocks[block] > best:
-            best = blocks[block]
-    if best == INFEASIBLE:
-        return -1
-    chosen = -1
-    for block in range(len(blocks)):
-        if blocks[block] != best:
-            continue
-        for host in range(block * BLOCK, min((block + 1) * BLOCK, len(rows))):
-            if scores[host] == best and (chosen < 0 or _comes_first(rows[host], rows[chosen])):
-                chosen = host
-    return chosen
-
-
-@compiled
-def _comes_first(one: Ints, other: Ints) -> bool:
-    """Order hosts of equal score: least idle GPU, least CPU, least memory, the state's name, the key's hash."""
-    for column in (IDLE, CPU, MEMORY, STATE, TIE):
-        if one[column] != other[column]:
-            return bool(one[column] < other[column])
-    return False

@@ -120,13 +120,13 @@ class Mover:
     ) -> tuple[Lease, tuple[Move, ...]] | None:
         for lease in victims:
             live.give(lease.key)
-        guest = live.take(key, shape, host, WHOLE_GPU)
+        guest = live.take_whole(key, shape, host)
         moved: list[Lease] = []
         for lease in victims:
-            found = live.cache.best(lease.shape)
-            if found is None:
+            found = live.take(lease.key, lease.shape)
+            if isinstance(found, int):
                 break
-            moved.append(live.take(lease.key, lease.shape, *found))
+            moved.append(found)
         if len(moved) < len(victims):
             for lease in (*moved, guest):
                 live.give(lease.key)

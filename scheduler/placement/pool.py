@@ -8,6 +8,7 @@ reads one place in memory.
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,15 +16,14 @@ from numpy.typing import NDArray
 Ints = NDArray[np.int64]
 
 WHOLE_GPU = 1000
-CPU, MEMORY, IDLE, WHOLE, WIDEST, LEASES, STATE, GPUS, MODEL, ALL_CPU, TIE = range(11)
-COLUMNS = 11
+CPU, MEMORY, IDLE, WHOLE, WIDEST, LEASES, STATE, GPUS, MODEL, ALL_CPU, TIE, CHANGED, RATIO, BEFORE = range(14)
+COLUMNS = 15  # BEFORE takes two: the host's potential as it is, for requests with GPUs and for those without
 HASH_KEY = b"gpuyard placement 1"
 
 NodeRow = tuple[str, int, int, int, str]  # node, cpu_milli, memory_mib, GPU count, GPU model
 
 
-@dataclass(frozen=True, slots=True)
-class Shape:
+class Shape(NamedTuple):
     """What a request needs, and all that a score may look at: requests of one shape are one class.
 
     gpu_milli: thousandths of each GPU; below 1000 only where gpus is 1. gpus 0 = CPU only.
@@ -104,15 +104,14 @@ REST_IMAGES = mixed(np.arange(1, WHOLE_GPU + 2, dtype=np.int64)) >> 5
 IMAGES: list[int] = REST_IMAGES.tolist()
 
 
-def change(arrays: Arrays, host: int, gpus: int, sign: int, shape: Shape) -> None:
-    """Take (sign 1) or give back (-1) a request on one host; gpus: bit mask. Refreshes what is derived."""
+def change(arrays: Arrays, host: int, gpus: Sequence[int], sign: int, shape: Shape) -> None:
+    """Take (sign 1) or give back (-1) a request on one host. Refreshes what is derived."""
     row, free = arrays.rows[host], arrays.free[host]
     row[CPU] -= sign * shape.cpu_milli
     row[MEMORY] -= sign * shape.memory_mib
     row[LEASES] += sign
-    for gpu in range(len(free)):
-        if gpus >> gpu & 1:
-            free[gpu] -= sign * shape.gpu_milli
+    for gpu in gpus:
+        free[gpu] -= sign * shape.gpu_milli
     refresh(arrays, (host,))
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from scheduler.placement.demand import PPM, Demand
+from scheduler.placement.demand import CPU_BITS, PPM, Demand
 from scheduler.placement.pool import (
     CPU,
     GPUS,
@@ -119,14 +119,10 @@ def potential(weights: Ints, demand: Demand, rows: Ints, free: Ints) -> Ints:
 
 def _copies(demand: Demand, cpu: Ints, whole: Ints, model: Ints, free: Ints) -> Ints:
     """Share-weighted GPU (milli x ppm) that as many copies of each class as fit would use."""
-    by_need = demand.quotients[free].sum(axis=1).T
-    single = demand.copy_need >= 0
-    times = np.where(
-        single[:, None], by_need[np.maximum(demand.copy_need, 0)], whole[None, :] // demand.copy_count[:, None]
-    )
-    by_cpu = np.where(demand.copy_cpu[:, None] > 0, cpu[None, :] // np.maximum(demand.copy_cpu, 1)[:, None], times)
-    allowed = (demand.copy_models[:, None] >> model[None, :]) & 1
-    result: Ints = (np.minimum(times, by_cpu) * allowed * demand.copy_value[:, None]).sum(axis=0)
+    fits = demand.quotients[free].sum(axis=1) + demand.groups[whole]
+    few = np.minimum(cpu, (1 << CPU_BITS) - 1)
+    fed = (few[:, None] * demand.copy_inverse + demand.copy_offset) >> 2 * CPU_BITS
+    result: Ints = (np.minimum(fits[:, demand.copy_need], fed) * demand.copy_value[model]).sum(axis=1)
     return result
 
 

@@ -1,0 +1,62 @@
+"""The placement benchmark's figures as text for people."""
+
+from typing import Any
+
+from placement_jobs import Figures, Job
+
+
+def line(job: Job, figures: Figures) -> str:
+    """Return one finished run as a line."""
+    what = f"{job.kind} {job.policy} {job.trace} seed {job.seed}"
+    if job.kind == "churn":
+        what += f" load {job.load:.2f} window {job.window[0]}+{job.window[1]} K={job.moves}"
+    what += f" [{job.order}]" * bool(job.order) + " learning" * job.learn + " tiled" * job.tiled
+    return f"{what:64s}" + "  ".join(f"{name} {value:.3f}" for name, value in figures.items())
+
+
+def table(result: dict[str, Any]) -> str:
+    """Return the whole result as a table."""
+    return "\n".join([*_inflation(result), "", *_churn(result), "", *_rest(result)]) + "\n"
+
+
+def _inflation(result: dict[str, Any]) -> list[str]:
+    policies, published = ("ours", "fgd", "bestfit", "random"), result["inflation_published_fgd"]
+    rows = [f"{'inflation, % allocated':24s}" + "".join(f"{p:>10s}" for p in policies) + f"{'published FGD':>15s}"]
+    for name in result["inflation"]["ours"]:
+        figures = "".join(f"{result['inflation'][policy][name]:10.2f}" for policy in policies)
+        rows.append(f"{name:24s}{figures}{published[name]:15.2f}")
+    mean = "".join(f"{result['inflation_mean17'][policy]:10.2f}" for policy in policies)
+    rows.append(
+        f"{'mean':24s}{mean}{sum(published[n] for n in result['inflation']['ours']) / result['inflation_traces']:15.2f}"
+    )
+    rows.append(f"{'default, learning':24s}{result['inflation_learning_default']:10.2f}")
+    rows.append(f"{'default, tiled':24s}" + "".join(f"{value:10.2f}" for value in result["tiles"].values()))
+    for name, by in result["order_spread"].items():
+        rows.append(f"{'order spread ' + name:24s}{by['ours']:10.3f}{by['fgd']:10.3f}")
+    return rows
+
+
+def _churn(result: dict[str, Any]) -> list[str]:
+    rows = [f"{'churn: % GPU / % 8-GPU lost (% moved)':44s}{'ours':>22s}{'fgd':>16s}{'bestfit':>16s}"]
+    for trace, windows in result["churn_traces"].items():
+        for name, loads in windows.items():
+            for load, row in loads.items():
+                ours = f"{row['lost']:.2f} / {row['lost8']:.1f} ({row['moved']:.2f})"
+                others = [
+                    f"{row[p]['lost']:.2f} / {row[p]['lost8']:.1f}" if p in row else "-" for p in ("fgd", "bestfit")
+                ]
+                rows.append(f"{f'{trace} {name} {load}':44s}{ours:>22s}" + "".join(f"{cell:>16s}" for cell in others))
+    return rows
+
+
+def _rest(result: dict[str, Any]) -> list[str]:
+    rows = [f"{'speed':24s}{'per CPU s':>10s}{'least':>10s}{'most':>10s}{'p99 ms':>10s}{'max ms':>10s}"]
+    for name, row in result["speed"].items():
+        last = "".join(f"{row[key]:10.2f}" for key in ("p99_ms", "max_ms") if key in row)
+        rows.append(
+            f"{name:24s}{row['per_cpu_s']:10.0f}{row['per_cpu_s_least']:10.0f}{row['per_cpu_s_most']:10.0f}{last}"
+        )
+    leases = result["durable_leases_per_s"]
+    rows.append(f"durable leases per s    {leases if leases is not None else result['durable_leases_per_s_note']}")
+    rows.append("one policy              " + "  ".join(f"{k} {v:.3f}" for k, v in result["one_policy"].items()))
+    return rows
