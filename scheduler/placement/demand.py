@@ -13,6 +13,7 @@ from scheduler.placement.pool import ALL_CPU, GPUS, MODEL, WHOLE_GPU, Arrays, In
 
 PPM = 1_000_000
 CUT_PPM = 990_000
+MOST_CLASSES = 512
 CPU_BITS = 20  # copies are counted over no more than a million milli-CPU of a host
 OFFERS = 12  # how many random requests a shared GPU's rest is offered when its unfilled part is estimated
 
@@ -102,10 +103,26 @@ def _copies(kept: list[tuple[Shape, int]], models: int, width: int) -> dict[str,
 
 
 def _weights(histogram: Mapping[Shape, int]) -> dict[Shape, int]:
-    """Classes without memory, by falling weight until the cut, with their shares in ppm (of all that is kept)."""
+    """Classes without memory, by falling weight until the cut, with their shares in ppm (of all that is kept).
+
+    Where there are too many to look at, those with nearly the same CPU and fraction are counted as one, rounded up.
+    """
+    kept, coarse = _heaviest(histogram, 0), 0
+    while len(kept) > MOST_CLASSES:
+        coarse += 1
+        kept = _heaviest(histogram, coarse)
+    held = sum(weight for _, weight in kept)
+    return {shape: weight * PPM // held for shape, weight in kept}
+
+
+def _heaviest(histogram: Mapping[Shape, int], coarse: int) -> list[tuple[Shape, int]]:
+    """Return the classes until the cut, CPU and fractions rounded up to so many binary places."""
+    step = (1 << coarse) - 1
     merged: dict[Shape, int] = {}
     for shape, count in histogram.items():
-        bare = Shape(shape.cpu_milli, 0, shape.gpu_milli, shape.gpus, shape.models)
+        fraction = shape.gpus == 1 and shape.gpu_milli < WHOLE_GPU
+        milli = min(WHOLE_GPU, (shape.gpu_milli + step) & ~step) if fraction else shape.gpu_milli
+        bare = Shape((shape.cpu_milli + step) & ~step, 0, milli, shape.gpus, shape.models)
         merged[bare] = merged.get(bare, 0) + count * (1000 + shape.milli)
     ordered = sorted(merged.items(), key=lambda i: (-i[1], i[0].cpu_milli, i[0].gpu_milli, i[0].gpus, i[0].models))
     total, kept, held = sum(merged.values()), [], 0
@@ -114,7 +131,7 @@ def _weights(histogram: Mapping[Shape, int]) -> dict[Shape, int]:
             break
         kept.append((shape, weight))
         held += weight
-    return {shape: weight * PPM // held for shape, weight in kept}
+    return kept
 
 
 def _rests(histogram: Mapping[Shape, int]) -> Ints:
@@ -160,7 +177,7 @@ def _scarcity(histogram: Mapping[Shape, int], arrays: Arrays) -> Ints:
             load[emptiest] += milli * (drop + 1) // drops - milli * drop // drops
     pool = sum(capacity)
     levels = [1000 * load[m] * pool // (capacity[m] * total) if capacity[m] else 0 for m in range(models)]
-    lowest = min(level for level, size in zip(levels, capacity, strict=True) if size)
+    lowest = min((level for level, size in zip(levels, capacity, strict=True) if size), default=0)
     return np.array([max(0, level - lowest) for level in levels], np.int64)
 
 

@@ -2,7 +2,8 @@
 
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from operator import index
+from typing import NamedTuple, SupportsIndex
 
 from scheduler.placement import kernels
 from scheduler.placement.cache import CompiledCache, ScoreCache
@@ -14,6 +15,8 @@ from scheduler.placement.score import Policy, Weights, empty_of, load_policy
 
 TURNOVER_WINDOW = 1_024  # arrivals after which the engine looks whether leases come and go
 FIRST_LESSON, LAST_LESSON = 64, 16_384  # arrivals between two readings of what was learnt: from, doubling, up to
+SHAPES_KEPT = 4_096  # requests whose class is remembered
+LARGEST_NUMBER = 1 << 40  # no node has more of anything
 ARRIVAL = 1_024  # what one arrival counts, so that halving keeps rare classes for some ten lessons
 
 
@@ -57,6 +60,10 @@ class Engine:
     moves       on a refusal move at most so many leases of one GPU or less off one host (each lease once), in all not
                 more than moves_allowance_bp / 10,000 of the GPUs offered.
 
+    Whatever some node has room for is placed, unless may_refuse was asked for. What cannot be meant (a negative number,
+    a fraction of two GPUs, a key that is placed already) raises ValueError, a release of what is not placed KeyError;
+    after either all is as before. Requests may be of another class, as long as they have these fields.
+
     The same calls give the same placements on every machine; neither names nor the order of rows change the result
     beyond which of two equal hosts is taken. Weights are those for filling a pool until leases are seen to leave.
     """
@@ -75,7 +82,7 @@ class Engine:
         self._policy = policy or load_policy()
         self._arrays = build(nodes)
         self._nodes = [name for name, *_ in nodes]
-        self._masks: dict[tuple[str, ...], int] = {(): -1}
+        self._shapes: dict[Hashable, Shape] = {}
         self._turnover = Turnover()
         self._memory = Memory(histogram)
         self._demand = build_demand(self._memory.histogram, self._arrays)
@@ -90,22 +97,30 @@ class Engine:
         self._mover = Mover(moves, moves_allowance_bp) if moves else None
 
     def shape_of(self, request: Request) -> Shape:
-        """Return the class of a request. Models that no node has allow no node."""
-        mask = self._masks.get(request.models)
-        if mask is None:
-            mask = sum(1 << i for i, name in enumerate(self._arrays.names) if name in request.models)
-            self._masks[request.models] = mask
-        milli = request.gpu_milli if request.gpus else 0
-        return Shape(request.cpu_milli, request.memory_mib, milli, request.gpus, mask)
+        """Return the class of a request. Models that no node has allow no node. Raises ValueError, see `place`."""
+        told = (request.cpu_milli, request.memory_mib, request.gpu_milli, request.gpus, request.models)
+        try:
+            shape = self._shapes.get(told)
+        except TypeError:  # models in a list or a set
+            shape = None
+        if shape is None:
+            shape = _checked(request, self._arrays.names)
+            if len(self._shapes) >= SHAPES_KEPT:
+                self._shapes.clear()
+            if isinstance(request.models, tuple):
+                self._shapes[told] = shape
+        return shape
 
     def place(self, request: Request) -> Placed | None:
         """Place a request, or return None if no node has room (or what has room is kept for larger requests).
 
         Raises ValueError for a key that is placed already, and for numbers that mean nothing.
         """
-        if request.key in self._live.leases or not _is_sound(request):
-            raise ValueError(f"cannot be placed: {request}")
+        if request.key in self._live.leases:
+            raise ValueError(f"cannot be placed: the key {request.key!r} is placed already")
         shape = self.shape_of(request)
+        if max(shape) > LARGEST_NUMBER:
+            return None
         self._observe(shape)
         lease = self._live.take(request.key, shape, self._kept_gpus(shape) if self._may_refuse else 0)
         if not isinstance(lease, int):
@@ -114,8 +129,10 @@ class Engine:
         return self._place_by_moving(request.key, shape) if self._mover and lease == kernels.NO_ROOM else None
 
     def release(self, request: Request | Hashable) -> None:
-        """Give back what a request holds. Raises KeyError if it holds nothing."""
-        key = request.key if isinstance(request, Request) else request
+        """Give back what a request holds; it may be given by its key. Raises KeyError if it holds nothing."""
+        key = getattr(request, "key", request)
+        if key not in self._live.leases:
+            raise KeyError(f"nothing is placed under the key {key!r}")
         lease = self._live.give(key)
         self._count(lease, -1)
         self._turnover.released(lease.shape.milli)
@@ -199,7 +216,7 @@ class Memory:
     """The histogram of what is asked for: given, or learnt from arrivals with what is old counting less."""
 
     def __init__(self, histogram: Mapping[Shape, int] | None) -> None:
-        self.histogram: dict[Shape, int] = dict(histogram or {})
+        self.histogram = {Shape(*shape): count for shape, count in (histogram or {}).items() if count > 0}
         self._learning = histogram is None
         self._seen, self._next = 0, FIRST_LESSON
 
@@ -219,7 +236,16 @@ class Memory:
         return True
 
 
-def _is_sound(request: Request) -> bool:
-    numbers = min(request.cpu_milli, request.memory_mib, request.gpus) >= 0
-    fraction = 0 < request.gpu_milli < WHOLE_GPU and request.gpus == 1
-    return numbers and (request.gpus == 0 or request.gpu_milli == WHOLE_GPU or fraction)
+def _checked(request: Request, names: tuple[str, ...]) -> Shape:
+    """Return the class of a request. Raises ValueError if it cannot be meant."""
+    numbers = (request.cpu_milli, request.memory_mib, request.gpus, request.gpu_milli)
+    if not all(isinstance(number, SupportsIndex) and not isinstance(number, bool) for number in numbers):
+        raise ValueError(f"cannot be placed: numbers are whole ones: {request}")
+    cpu, memory, gpus, milli = map(index, numbers)
+    fraction = 0 < milli < WHOLE_GPU and gpus == 1
+    if min(cpu, memory, gpus) < 0 or not (gpus == 0 or milli == WHOLE_GPU or fraction):
+        raise ValueError(f"cannot be placed: {request}")
+    if isinstance(request.models, str) or not all(isinstance(model, str) for model in request.models):
+        raise ValueError(f"cannot be placed: models are a tuple of names: {request}")
+    mask = sum(1 << bit for bit, name in enumerate(names) if name in request.models) if request.models else -1
+    return Shape(cpu, memory, milli if gpus else 0, gpus, mask)

@@ -18,6 +18,7 @@ Ints = NDArray[np.int64]
 WHOLE_GPU = 1000
 CPU, MEMORY, IDLE, WHOLE, WIDEST, LEASES, STATE, GPUS, MODEL, ALL_CPU, TIE, CHANGED, RATIO, BEFORE = range(14)
 COLUMNS = 15  # BEFORE takes two: the host's potential as it is, for requests with GPUs and for those without
+MOST_GPUS, MOST_MODELS, MOST_CAPACITY = 62, 62, 1 << 40  # GPUs and models are bits of a number
 HASH_KEY = b"gpuyard placement 1"
 
 NodeRow = tuple[str, int, int, int, str]  # node, cpu_milli, memory_mib, GPU count, GPU model
@@ -67,11 +68,15 @@ def stable_hash(key: object) -> int:
 
 
 def build(nodes: Sequence[NodeRow]) -> Arrays:
-    """Return the arrays of an empty pool. Raises ValueError for a negative capacity or a doubled name."""
+    """Return the arrays of an empty pool. Raises ValueError for a doubled name and for what no node can have."""
     if len({node[0] for node in nodes}) != len(nodes):
         raise ValueError("two nodes bear one name")
     if any(min(cpu, memory, gpus) < 0 for _, cpu, memory, gpus, _ in nodes):
         raise ValueError("a node has a negative capacity")
+    if any(gpus > MOST_GPUS or max(cpu, memory) > MOST_CAPACITY for _, cpu, memory, gpus, _ in nodes):
+        raise ValueError(f"a node has more than {MOST_GPUS} GPUs, or more CPU or memory than {MOST_CAPACITY}")
+    if len({model for *_, model in nodes}) > MOST_MODELS:
+        raise ValueError(f"more than {MOST_MODELS} GPU models")
     names = tuple(sorted({model for *_, model in nodes}))
     width = max((gpus for *_, gpus, _ in nodes), default=1)
     rows = np.zeros((len(nodes), COLUMNS), np.int64)

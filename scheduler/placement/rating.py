@@ -52,7 +52,7 @@ else:
 
 
 # numba keeps what it compiled beside the module, and looks only at the file a function stands in to see whether that
-# is still good. What is compiled here takes functions and constants from all of these, so their digest is part of its name.
+# is still good. What is compiled here takes functions and constants from all of these: their digest is part of its name.
 SOURCES = ("demand", "kernels", "pool", "rating", "score", "tables")
 DIGEST = sha256(b"".join(Path(__file__).with_name(f"{name}.py").read_bytes() for name in SOURCES)).hexdigest()[:12]
 
