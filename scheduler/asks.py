@@ -7,6 +7,7 @@ from uuid import UUID
 from leasing import promised_price
 from leasing.assigning import Assignment
 from leasing.calendar import CLEANING_MARGIN_S
+from leasing.compat import ImageNeeds
 from leasing.models import Lease
 from scheduler import pool as pools
 from scheduler.placement import Ask, Placement, Want
@@ -38,9 +39,9 @@ def ask_for(lease: Lease, pool: Pool, *, at: datetime, grace_s: int) -> Ask:
         start_s=seconds(start),
         until_s=seconds(lease.end_at) + CLEANING_MARGIN_S + grace_s if lease.end_at else None,
         max_price_micros=limits.get("max_price_micros"),
-        vendor=lease.image_needs.get("vendor", ""),
+        image=_image(lease.image_needs),
         min_driver=limits.get("min_driver", ""),
-        min_cuda=max((limits.get("min_cuda", ""), lease.image_needs.get("min_cuda", "")), key=lambda v: _version(v)),
+        min_cuda=limits.get("min_cuda", ""),
         min_reliability_bp=limits.get("min_reliability_bp", 0),
         regions=frozenset(limits.get("regions", ())),
         exclude_hosts=pool.keys_of({*limits.get("exclude_hosts", ()), *lease.avoid_hosts}),
@@ -56,8 +57,12 @@ def ask_for(lease: Lease, pool: Pool, *, at: datetime, grace_s: int) -> Ask:
     )
 
 
-def _version(text: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in text.split(".") if part.isascii() and part.isdigit())
+def _image(needs: dict[str, Any]) -> ImageNeeds | None:
+    """Return what is known of a lease's image; None for one that is not in the catalogue. No processor is known."""
+    if not needs:
+        return None
+    archs = tuple(needs.get("architectures") or ()) or None
+    return ImageNeeds(vendor=needs.get("vendor") or None, cpu="", cuda=needs.get("min_cuda") or None, archs=archs)
 
 
 def assignment(

@@ -76,6 +76,7 @@ def _view(
         compute_capability=model.compute_capability,
         driver_version=host.driver_version,
         cuda_version=host.cuda_version,
+        segment=model.segment,
         devices=devices,
         owner=str(host.owner_id),
         cpu_milli=host.cpu_milli,

@@ -6,6 +6,7 @@ Both are for tests, and for a sample of decisions in production: disagreement re
 
 from collections.abc import Sequence
 
+from leasing.compat import ImageNeeds
 from scheduler.placement.snapshot import Ask, Busy, DeviceView, HostView, Key, Member, Option, Placement
 
 FOREVER = 1 << 62
@@ -94,6 +95,8 @@ def _terms(host: HostView, ask: Ask, option: Option) -> list[str]:
         found.append("not let as a bare machine")
     if ask.vendor and host.vendor != ask.vendor:
         found.append("wrong vendor")
+    if ask.image is not None:
+        found += _against_image(host, ask.image)
     for need, have in (
         (ask.min_driver, host.driver_version),
         (ask.min_cuda, host.cuda_version),
@@ -104,6 +107,25 @@ def _terms(host: HostView, ask: Ask, option: Option) -> list[str]:
     price = _price(host, option)
     if price is None or (ask.max_price_micros is not None and price > ask.max_price_micros):
         found.append("price above the cap, or none")
+    return found
+
+
+def _against_image(host: HostView, image: ImageNeeds) -> list[str]:
+    """The plainest of the rules for images, read anew: maker, processor, machine code, a driver of an older CUDA."""
+    found = []
+    if image.vendor is not None and image.vendor != host.vendor:
+        found.append("image for another vendor")
+    if image.cpu and image.cpu != host.cpu_architecture:
+        found.append("image for another processor")
+    if image.cuda is None or host.vendor != "nvidia":
+        return found
+    gpu, wanted, carried = (_numbers(text) for text in (host.compute_capability, image.cuda, host.cuda_version))
+    if image.archs is not None and image.ptx is None and gpu:
+        held = [_numbers(arch) for arch in image.archs]
+        if not any(arch[:1] == gpu[:1] and arch <= gpu for arch in held):
+            found.append("no code in the image for this GPU")
+    if carried and not image.has_compat and carried[0] < wanted[0]:
+        found.append("driver of an older CUDA")
     return found
 
 

@@ -5,13 +5,15 @@
 
 from dataclasses import dataclass, replace
 
+from leasing.compat import HostOffers, Verdict, compat
 from scheduler.placement.availability import ends_after, free_resources
 from scheduler.placement.seating import clique_sizes, offers_slice, seats_for
 from scheduler.placement.snapshot import FRACTION_UNITS, UNITS, Ask, HostView, Option, Seat, Want
 
 CODES = (
-    "out_of_service", "excluded", "tier", "reliability", "region", "bare_metal", "vendor", "compute_capability",
-    "driver", "cuda", "not_for_sale", "price", "devices", "slice", "nvlink", "cpu", "ram", "disk", "busy", "gang",
+    "out_of_service", "excluded", "tier", "reliability", "region", "bare_metal", "vendor", "cpu_architecture",
+    "compute_capability", "image_code", "driver", "cuda", "not_for_sale", "price", "devices", "slice", "nvlink", "cpu",
+    "ram", "disk", "busy", "gang",
 )  # fmt: skip
 TIERS = {"unverified": 0, "verified": 1, "certified": 2}
 
@@ -99,7 +101,42 @@ def _software(host: HostView, ask: Ask) -> Shortfall | None:
     ):
         if need and version(have) < version(need):
             return Shortfall(code, need, have or "unknown")
-    return None
+    return _image(host, ask) if ask.image is not None else None
+
+
+def _image(host: HostView, ask: Ask) -> Shortfall | None:
+    """Return what stands against the image on this host: its GPUs, its processor or its driver."""
+    assert ask.image is not None
+    is_cuda = host.vendor == "nvidia"
+    offers = HostOffers(
+        vendor=host.vendor,
+        cpu=host.cpu_architecture,
+        driver=_readable(host.driver_version),
+        cc=_readable(host.compute_capability) if is_cuda else None,
+        segment=host.segment or None,
+        cuda=_readable(host.cuda_version) if is_cuda else None,
+    )
+    verdict = compat(replace(ask.image, cpu=ask.image.cpu or offers.cpu), offers)
+    return None if verdict.runs else _against(verdict, host, ask.image.cpu, ask.image.vendor)
+
+
+def _against(verdict: Verdict, host: HostView, cpu: str, vendor: str | None) -> Shortfall:
+    need = verdict.need or "another"
+    if verdict.result == "vendor":
+        return Shortfall("vendor", vendor or "", host.vendor)
+    if verdict.result == "cpu_arch":
+        return Shortfall("cpu_architecture", cpu, host.cpu_architecture)
+    if verdict.result == "gpu_too_old_for_image":
+        return Shortfall("compute_capability", need, host.compute_capability)
+    if verdict.result == "no_code_for_gpu":
+        return Shortfall("image_code", host.compute_capability, "none")
+    return Shortfall("driver", need, host.driver_version or "unknown")
+
+
+def _readable(text: str) -> str | None:
+    """Return a version of numbers and dots, or None: what cannot be read is not known."""
+    parts = text.split(".")
+    return text if all(part.isascii() and part.isdigit() for part in parts) else None
 
 
 def _price(host: HostView, option: Option, ask: Ask) -> Shortfall | None:

@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
+from leasing.compat import ImageNeeds
+
 Key = int | str
 Mode = Literal["whole", "mig", "shared"]
 
@@ -61,6 +63,7 @@ class HostView:
 
     cpu_milli, ram_mib, disk_mib: all that is let on this host; what is held stands in the devices' calendars.
     *_per_gpu: the fixed share that goes with one whole GPU. price_micros None = not for sale.
+    segment: what its GPUs are made for, as the catalogue says ("datacenter", ...).
     slice_price_micros: price of a slice by its name; a slice that is not in it costs its part of price_micros.
     out_of_service: why nothing new starts here ("silent", "cordoned", "draining", ...); empty = it may.
     """
@@ -85,6 +88,8 @@ class HostView:
     compute_capability: str = ""
     driver_version: str = ""
     cuda_version: str = ""
+    cpu_architecture: str = "amd64"
+    segment: str = ""
     reliability_bp: int = 10_000
     tier: Literal["unverified", "verified", "certified"] = "verified"
     access: Literal["private", "shared_when_idle", "public"] = "public"
@@ -128,7 +133,8 @@ class Ask:
 
     max_price_micros: a hard bound on the price of one unit (GPU or slice) for one hour.
     min_cpu_milli, min_ram_mib, min_disk_mib: for each machine; they raise the host's fixed share, never lower it.
-    vendor, min_compute_capability, min_driver, min_cuda: what the image needs ("" = anything).
+    image: what is known of the image, judged against each host by `leasing.compat`; None = nothing.
+    vendor, min_compute_capability, min_driver, min_cuda: what the tenant insists on beside it ("" = anything).
     regions: data residency; empty = anywhere. until_s None = open end.
     """
 
@@ -138,6 +144,7 @@ class Ask:
     start_s: int
     until_s: int | None = None
     max_price_micros: int | None = None
+    image: ImageNeeds | None = None
     vendor: str = ""
     min_compute_capability: str = ""
     min_driver: str = ""

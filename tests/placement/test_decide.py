@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from leasing.compat import ImageNeeds
 from scheduler.placement import (
     Ask,
     Busy,
@@ -316,6 +317,53 @@ def test_a_market_lease_on_a_host_shared_when_idle_is_reclaimable_and_says_so() 
 )
 def test_each_constraint_refuses_the_host_that_fails_it(changes: Any, constraint: Any, code: str) -> None:
     assert reason_counts(refused([host("a", **changes)], ask(Want("A100_80G"), **constraint))) == {code: 1}
+
+
+IMAGE = ImageNeeds(vendor="nvidia", cpu="", cuda="12.4")
+
+
+@pytest.mark.parametrize(
+    ("changes", "image", "code", "need"),
+    [
+        ({"vendor": "amd", "compute_capability": "gfx90a"}, IMAGE, "vendor", "nvidia"),
+        ({}, replace(IMAGE, cpu="arm64"), "cpu_architecture", "arm64"),
+        ({}, replace(IMAGE, archs=("9.0",)), "image_code", "8.0"),
+        ({"compute_capability": "12.0"}, IMAGE, "image_code", "12.0"),
+        ({"compute_capability": "6.1"}, replace(IMAGE, cuda="13.0"), "compute_capability", "7.5"),
+        ({"driver_version": "470.82", "cuda_version": "11.4"}, IMAGE, "driver", "525.60.13"),
+        ({"driver_version": "", "cuda_version": ""}, IMAGE, "driver", "525.60.13"),
+        ({"driver_version": "535.54", "cuda_version": "12.2"}, replace(IMAGE, needs_ptx=True), "driver", "550.54.14"),
+    ],
+)
+def test_an_image_that_would_not_run_refuses_the_host_and_says_why(
+    changes: Any, image: ImageNeeds, code: str, need: str
+) -> None:
+    refusal = refused([host("a", **changes)], ask(Want("A100_80G"), image=image))
+
+    assert reason_counts(refusal) == {code: 1}
+    assert refusal.reasons[0].need == need
+    assert refusal.text("en")
+    assert refusal.text("zh")
+
+
+@pytest.mark.parametrize(
+    ("changes", "image"),
+    [
+        ({}, IMAGE),
+        ({}, replace(IMAGE, archs=("8.0", "9.0"))),
+        ({}, replace(IMAGE, archs=("7.0",), ptx="7.0")),
+        ({"driver_version": "535.54", "cuda_version": "12.2"}, IMAGE),  # an older driver of the same major will do
+        (
+            {"driver_version": "535.54", "segment": "datacenter", "cuda_version": "12.2"},
+            replace(IMAGE, cuda="13.0", has_compat=True),
+        ),
+        ({"vendor": "amd", "compute_capability": "gfx90a"}, ImageNeeds(vendor=None, cpu="")),
+        ({"vendor": "amd", "compute_capability": "gfx90a"}, ImageNeeds(vendor="amd", cpu="")),
+        ({"driver_version": "newest", "cuda_version": "12.4", "compute_capability": "?"}, IMAGE),
+    ],
+)
+def test_an_image_that_runs_is_placed_and_the_checker_agrees(changes: Any, image: ImageNeeds) -> None:
+    placed([host("a", **changes)], ask(Want("A100_80G"), image=image))
 
 
 def test_memory_ranges_choose_among_models_and_a_gang_is_of_one_model() -> None:
