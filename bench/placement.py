@@ -57,13 +57,15 @@ def conditions(plan: Plan, *, quick: bool) -> dict[str, Any]:
 
 def one_policy(result: dict[str, Any]) -> dict[str, float]:
     """All rows come from one weights file: put the two that pull apart side by side."""
-    mean, churn = result["inflation_mean17"], result["churn"]["0.95"]
+    mean, churn, published = result["inflation_mean17"], result["churn"].get("0.95"), result["inflation_published_fgd"]
+    if mean["ours"] is None or churn is None:
+        return {}
+    anchor = sum(published[name] for name in result["inflation"]["ours"]) / len(result["inflation"]["ours"])
+    over = {} if mean["fgd"] is None else {"inflation_over_fgd": mean["ours"] - mean["fgd"]}
     return {
         "inflation_mean": mean["ours"],
-        "inflation_over_fgd": mean["ours"] - mean["fgd"],
-        "inflation_over_published_fgd": mean["ours"]
-        - sum(result["inflation_published_fgd"][name] for name in result["inflation"]["ours"])
-        / len(result["inflation"]["ours"]),
+        **over,
+        "inflation_over_published_fgd": mean["ours"] - anchor,
         "churn_short_lost": churn["lost"],
         "churn_short_lost8": churn["lost8"],
     }
@@ -101,10 +103,11 @@ def main() -> int:
     for job, done in remembered.run_missing(chosen, options.data, 60 * options.cpu_minutes):
         print(placement_table.line(job, done), flush=True)
     figures = {job: done for job in jobs if (done := remembered.get(job)) is not None}
-    if len(figures) < len(jobs):
-        print(f"{len(jobs) - len(figures)} runs are still missing; call again. Nothing was written.")
-        return 0
+    missing = len(jobs) - len(figures)
+    if missing:
+        print(f"{missing} runs are still missing: their figures are left out of what is written. Call again.")
     result = conditions(plan, quick=options.quick) | Report(plan, figures).result()
+    result |= {"complete": not missing, "runs_missing": missing}
     result["one_policy"] = one_policy(result)
     speed = speeds(trace(options.data, "default"), pool(options.data), numba=kernels.AVAILABLE, quick=options.quick)
     result["decisions_per_s"] = {key: row["per_cpu_s"] for key, row in speed.items()}

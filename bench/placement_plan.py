@@ -1,6 +1,6 @@
 """Which runs make up the placement benchmark, the most important first, and how their figures become the JSON."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -61,11 +61,10 @@ class Plan:
             jobs += [job for trace in self.traces for job in self.inflation(policy, trace)]
         jobs += [job for trace in self.order_traces for policy in ("ours", "fgd") for job in self.order(policy, trace)]
         jobs += self._special()
-        for load in sorted(self.loads, key=lambda load: load != 0.95):
-            for window in self.windows:
-                for trace in self.churn_traces:
-                    for policy, moves in (("ours", 0), ("ours", MOVES), ("fgd", 0), ("bestfit", 0)):
-                        jobs += self.churn(policy, trace, load, window, moves)
+        rows = [(load, window, trace) for load in self.loads for window in self.windows for trace in self.churn_traces]
+        for load, window, trace in sorted(rows, key=lambda row: (row[0] != 0.95) + 2 * (row[2] != "default")):
+            for policy, moves in (("ours", 0), ("ours", MOVES), ("fgd", 0), ("bestfit", 0)):
+                jobs += self.churn(policy, trace, load, window, moves)
         return list(dict.fromkeys(jobs))
 
     def _special(self) -> list[Job]:
@@ -78,7 +77,10 @@ QUICK = Plan(QUICK_TRACES, (42, 43), ("default", "gpuspec33"), (1,), (0.95,), (S
 
 
 class Report:
-    """Figures of finished runs, put together under the names that others read."""
+    """Figures of finished runs, put together under the names that others read.
+
+    A mean of which a run is missing is left out (None where the name must be there), never taken over fewer seeds.
+    """
 
     def __init__(self, plan: Plan, figures: dict[Job, Figures]) -> None:
         self._plan, self._figures = plan, figures
@@ -87,34 +89,36 @@ class Report:
         """Return all that the runs say."""
         plan = self._plan
         table = {policy: self._inflation(policy) for policy in POLICIES}
+        fgd = table["fgd"].get("default")
+        learning = [replace(job, learn=True) for job in plan.inflation("ours", "default")]
+        tiles = {p: [replace(j, tiled=True) for j in plan.inflation(p, "default")] for p in POLICIES[:3]}
         result: dict[str, Any] = {
             "inflation": table,
-            "inflation_mean17": {policy: _mean(row.values()) for policy, row in table.items()},
+            "inflation_mean17": {p: self._mean_of_all(row) for p, row in table.items()},
             "inflation_traces": len(plan.traces),
             "inflation_published_fgd": PUBLISHED_FGD,
-            "inflation_sd": {trace: self._spread(plan.inflation("ours", trace)) for trace in plan.traces},
-            "fgd_within_0_3_of_published": abs(table["fgd"]["default"] - PUBLISHED_FGD["default"]) <= 0.3,
-            "inflation_learning_default": self._mean(
-                [replace(job, learn=True) for job in plan.inflation("ours", "default")], "allocated"
-            ),
-            "tiles": {
-                policy: self._mean([replace(j, tiled=True) for j in plan.inflation(policy, "default")], "allocated")
-                for policy in POLICIES[:3]
-            },
+            "inflation_sd": {trace: self._spread(plan.inflation("ours", trace)) for trace in table["ours"]},
+            "fgd_within_0_3_of_published": fgd is not None and abs(fgd - PUBLISHED_FGD["default"]) <= 0.3,
+            "inflation_learning_default": self._mean(learning, "allocated"),
+            "tiles": {policy: self._mean(jobs, "allocated") for policy, jobs in tiles.items()},
         }
         return result | self._orders() | self._churn()
 
     def _inflation(self, policy: str) -> dict[str, float]:
-        return {trace: self._mean(self._plan.inflation(policy, trace), "allocated") for trace in self._plan.traces}
+        means = {name: self._mean(self._plan.inflation(policy, name), "allocated") for name in self._plan.traces}
+        return {name: mean for name, mean in means.items() if mean is not None}
+
+    def _mean_of_all(self, row: dict[str, float]) -> float | None:
+        return float(np.mean(list(row.values()))) if len(row) == len(self._plan.traces) else None
 
     def _orders(self) -> dict[str, Any]:
-        figures = {
-            trace: {
-                policy: {job.order: self._figures[job]["allocated"] for job in self._plan.order(policy, trace)}
-                for policy in ("ours", "fgd")
-            }
-            for trace in self._plan.order_traces
-        }
+        figures: dict[str, Any] = {}
+        for trace in self._plan.order_traces:
+            for policy in ("ours", "fgd"):
+                jobs = self._plan.order(policy, trace)
+                if all(job in self._figures for job in jobs):
+                    by_order = {job.order: self._figures[job]["allocated"] for job in jobs}
+                    figures.setdefault(trace, {})[policy] = by_order
         spread = {
             trace: {policy: max(row.values()) - min(row.values()) for policy, row in by.items()}
             for trace, by in figures.items()
@@ -127,27 +131,28 @@ class Report:
         for window in self._plan.windows:
             for name, moves in zip(names[window], (0, MOVES), strict=True):
                 for trace in self._plan.churn_traces:
-                    row = {f"{load:.2f}": self._load(trace, load, window, moves) for load in self._plan.loads}
+                    loads = {f"{load:.2f}": self._load(trace, load, window, moves) for load in self._plan.loads}
+                    row = {load: figures for load, figures in loads.items() if figures}
+                    result["churn_traces"].setdefault(trace, {})[name] = row
                     if trace == "default":
                         result[name] = row
-                    result["churn_traces"].setdefault(trace, {})[name] = row
         return result
 
     def _load(self, trace: str, load: float, window: tuple[int, int], moves: int) -> dict[str, Any]:
         row: dict[str, Any] = self._means(self._plan.churn("ours", trace, load, window, moves))
-        if not moves:
-            row |= {p: self._means(self._plan.churn(p, trace, load, window)) for p in ("fgd", "bestfit")}
+        if row and not moves:
+            controls = {p: self._means(self._plan.churn(p, trace, load, window)) for p in ("fgd", "bestfit")}
+            row |= {policy: means for policy, means in controls.items() if means}
         return row
 
     def _means(self, jobs: Sequence[Job]) -> Figures:
-        return {name: self._mean(jobs, name) for name in ("lost", "lost8", "moved")}
+        means = {name: self._mean(jobs, name) for name in ("lost", "lost8", "moved")}
+        return {name: mean for name, mean in means.items() if mean is not None}
 
-    def _mean(self, jobs: Iterable[Job], name: str) -> float:
-        return _mean(self._figures[job][name] for job in jobs)
+    def _mean(self, jobs: Sequence[Job], name: str) -> float | None:
+        if any(job not in self._figures for job in jobs):
+            return None
+        return float(np.mean([self._figures[job][name] for job in jobs]))
 
-    def _spread(self, jobs: Iterable[Job]) -> float:
+    def _spread(self, jobs: Sequence[Job]) -> float:
         return float(np.std([self._figures[job]["allocated"] for job in jobs]))
-
-
-def _mean(figures: Iterable[float]) -> float:
-    return float(np.mean(list(figures)))

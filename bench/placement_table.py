@@ -21,19 +21,21 @@ def table(result: dict[str, Any]) -> str:
 
 def _inflation(result: dict[str, Any]) -> list[str]:
     policies, published = ("ours", "fgd", "bestfit", "random"), result["inflation_published_fgd"]
+    table, means = result["inflation"], result["inflation_mean17"]
     rows = [f"{'inflation, % allocated':24s}" + "".join(f"{p:>10s}" for p in policies) + f"{'published FGD':>15s}"]
-    for name in result["inflation"]["ours"]:
-        figures = "".join(f"{result['inflation'][policy][name]:10.2f}" for policy in policies)
-        rows.append(f"{name:24s}{figures}{published[name]:15.2f}")
-    mean = "".join(f"{result['inflation_mean17'][policy]:10.2f}" for policy in policies)
-    rows.append(
-        f"{'mean':24s}{mean}{sum(published[n] for n in result['inflation']['ours']) / result['inflation_traces']:15.2f}"
-    )
-    rows.append(f"{'default, learning':24s}{result['inflation_learning_default']:10.2f}")
-    rows.append(f"{'default, tiled':24s}" + "".join(f"{value:10.2f}" for value in result["tiles"].values()))
+    for name in dict.fromkeys(name for policy in policies for name in table[policy]):
+        cells = "".join(_cell(table[policy].get(name)) for policy in policies)
+        rows.append(f"{name:24s}{cells}{published[name]:15.2f}")
+    rows.append(f"{'mean':24s}" + "".join(_cell(means[policy]) for policy in policies))
+    rows.append(f"{'default, learning':24s}{_cell(result['inflation_learning_default'])}")
+    rows.append(f"{'default, tiled':24s}" + "".join(_cell(value) for value in result["tiles"].values()))
     for name, by in result["order_spread"].items():
-        rows.append(f"{'order spread ' + name:24s}{by['ours']:10.3f}{by['fgd']:10.3f}")
+        rows.append(f"{'order spread ' + name:24s}" + "".join(_cell(by.get(policy), 3) for policy in ("ours", "fgd")))
     return rows
+
+
+def _cell(value: float | None, places: int = 2) -> str:
+    return f"{'-':>10s}" if value is None else f"{value:10.{places}f}"
 
 
 def _churn(result: dict[str, Any]) -> list[str]:

@@ -1,6 +1,6 @@
 """Search for the weights of the placement engine, on seeds 11-19 only (those of the benchmark are never looked at).
 
-    python bench/placement_tune.py --regime filling|steady [--generations 20] [--data ../shared/data] [--out FILE]
+    python bench/placement_tune.py --regime filling|steady [--generations 20] [--traces default,...] [--data PATH]
 
 A separable evolution strategy (diagonal CMA-ES) around the weights in use. Candidates of one generation are judged on
 the same seeds, which change from generation to generation, so that nothing is fitted to one stream. The result is the
@@ -36,11 +36,11 @@ STEP = 0.15  # of a weight, or of 100 thousandths where it is small
 class Search:
     """One regime's weights as a vector of two times TERMS, and its cost on given seeds (lower is better)."""
 
-    def __init__(self, regime: str, data: Path) -> None:
+    def __init__(self, regime: str, data: Path, traces: str | None = None) -> None:
         self.regime = regime
         self.policy = load_policy()
         self.nodes: list[NodeRow] = read_nodes(data)
-        names = FILLING if regime == "filling" else STEADY
+        names = traces.split(",") if traces else FILLING if regime == "filling" else STEADY
         self.traces: list[Trace] = [read_trace(data, name, self.nodes) for name in names]
 
     def start(self) -> Floats:
@@ -108,18 +108,20 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--regime", choices=("filling", "steady"), required=True)
     parser.add_argument("--generations", type=int, default=20)
+    parser.add_argument("--traces", default=None, help="judge on these only, with commas")
     parser.add_argument("--data", type=Path, default=ROOT.parent / "shared/data")
     parser.add_argument("--out", type=Path, default=None)
     options = parser.parse_args()
     if not (options.data / "openb").is_dir():
         print(f"SKIPPED: no traces under {options.data} (give --data PATH); nothing was searched", file=sys.stderr)
         return 0
-    search = Search(options.regime, options.data)
+    search = Search(options.regime, options.data, options.traces)
     start = search.start()
     found = evolve(search.cost, start, options.generations, seed=7)
     judged_on = SEEDS[:3]
     result = {
         "regime": options.regime,
+        "weights_version_before": search.policy.version,
         "seeds": list(SEEDS),
         "cost_before": search.cost(start, judged_on),
         "cost_after": search.cost(found, judged_on),

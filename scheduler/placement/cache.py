@@ -158,7 +158,7 @@ class CompiledCache(ScoreCache):
         self._heads = np.empty((CLASSES, -(-arrays.hosts // kernels.BLOCK)), np.int64)
         self._classes = np.zeros((CLASSES, kernels.CLASS_COLUMNS), np.int64)
         self._views: list[tuple[Ints, ...]] = []
-        self._seats = {1 << gpu: (gpu,) for gpu in range(arrays.free.shape[1])} | {0: ()}
+        self._seats: dict[int, tuple[int, ...]] = {0: ()}  # GPUs by bit mask
         super().__init__(arrays, demand, weights)
 
     def expect(self, demand: Demand, weights: Weights) -> None:

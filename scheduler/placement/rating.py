@@ -52,7 +52,7 @@ else:
 
 
 # numba keeps what it compiled beside the module, and looks only at the file a function stands in to see whether that
-# is still good. What is compiled here takes functions and constants from all of these: their digest is part of its name.
+# is still good. What is compiled takes functions and constants from all of these, so their digest is part of its name.
 SOURCES = ("demand", "kernels", "pool", "rating", "score", "tables")
 DIGEST = sha256(b"".join(Path(__file__).with_name(f"{name}.py").read_bytes() for name in SOURCES)).hexdigest()[:12]
 
@@ -75,7 +75,7 @@ CLASS_COLUMNS = 6
 
 
 @inlined
-def unusable(flat: Ints, cpu: int, idle: int, whole: int, model: int, free: Ints) -> int:
+def unusable(flat: Ints, cpu: int, idle: int, whole: int, model: int, free: Ints) -> Any:
     """Return what is idle on a host in this state and would serve no class, in micro-GPU."""
     steps, level, usable, many = flat[STEPS], flat[LEVEL], flat[USABLE], flat[MANY]
     low, high = 0, flat[STEPS + 1]
@@ -93,7 +93,7 @@ def unusable(flat: Ints, cpu: int, idle: int, whole: int, model: int, free: Ints
 
 
 @inlined
-def uncopied(flat: Ints, cpu: int, idle: int, whole: int, model: int, fits: Ints) -> int:
+def uncopied(flat: Ints, cpu: int, idle: int, whole: int, model: int, fits: Ints) -> Any:
     """Return what is idle and left over by as many copies of each class as fit; fits: see `count_fits`."""
     used, few, needs, inverse = 0, min(cpu, (1 << CPU_BITS) - 1), flat[COPY_NEED], flat[COPY_INVERSE]
     offset, groups = flat[COPY_OFFSET], flat[GROUPS] + whole * flat[GROUPS + 2]
@@ -106,7 +106,7 @@ def uncopied(flat: Ints, cpu: int, idle: int, whole: int, model: int, fits: Ints
 
 
 @inlined
-def weigh(flat: Ints, kind: int, unusable: int, uncopied: int, cpu: int, idle: int) -> int:
+def weigh(flat: Ints, kind: int, unusable: int, uncopied: int, cpu: int, idle: int) -> Any:
     """Return the potential of a host state by the weights of one kind (0: with GPUs, 1: CPU only)."""
     weights, served = flat[WEIGHTS] + kind * flat[WEIGHTS + 2], cpu * 1000 // flat[CPU_PER_GPU]
     total = -flat[weights + UNUSABLE] * unusable - flat[weights + UNCOPIED] * uncopied
@@ -141,7 +141,7 @@ def count_fits(flat: Ints, free: Ints, fits: Ints) -> None:
 
 
 @inlined
-def _keeping(flat: Ints, weights: int, row: Ints, shape: Ints) -> int:
+def _keeping(flat: Ints, weights: int, row: Ints, shape: Ints) -> Any:
     """The terms that look at the host before placing; weights: where those of the kind begin."""
     gpus = shape[SHAPE_GPUS]
     total = -flat[weights + IDLE_GPU] * row[IDLE] * 125 - flat[weights + IDLE_CPU] * (row[CPU] * 125 // 16)

@@ -92,3 +92,60 @@ def test_without_data_the_benchmark_says_that_it_skipped(tmp_path: Path) -> None
 
     assert "SKIPPED" in done.stderr
     assert not (tmp_path / "placement.json").exists()
+
+
+def test_the_search_finds_the_least_of_a_bowl() -> None:
+    tune = pytest.importorskip("placement_tune")
+    goal = np.array([300.0, -200.0, 50.0])
+
+    found = tune.evolve(lambda vector, _: float(((vector - goal) ** 2).sum()), np.zeros(3), 60, seed=3)
+
+    assert np.abs(found - goal).max() < 30
+
+
+def test_a_finished_run_is_remembered_until_the_code_that_decides_it_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jobs = pytest.importorskip("placement_jobs")
+    job, ran = jobs.Job("inflation", "ours", "default", 11), []
+    monkeypatch.setattr(jobs, "run", lambda job, data: ran.append(job) or {"allocated": 95.0})
+
+    for _ in range(2):
+        list(jobs.Remembered(tmp_path).run_missing([job], tmp_path, 10))
+    assert len(ran) == 1
+    assert jobs.Remembered(tmp_path).get(job) == {"allocated": 95.0}
+
+    monkeypatch.setattr(jobs, "digest", lambda paths: "changed")
+    assert jobs.Remembered(tmp_path).get(job) is None
+
+
+def test_a_run_that_another_process_is_at_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    jobs = pytest.importorskip("placement_jobs")
+    job = jobs.Job("inflation", "ours", "default", 11)
+    remembered = jobs.Remembered(tmp_path)
+    second: list[object] = []
+
+    def at_it(job: object, data: Path) -> dict[str, float]:
+        second.extend(jobs.Remembered(tmp_path).run_missing([job], tmp_path, 10))
+        return {"allocated": 95.0}
+
+    monkeypatch.setattr(jobs, "run", at_it)
+    assert len(list(remembered.run_missing([job], tmp_path, 10))) == 1
+    assert second == []
+
+
+def test_a_mean_of_which_a_run_is_missing_is_left_out() -> None:
+    plan = pytest.importorskip("placement_plan")
+    small = plan.QUICK
+    figures = {job: {"allocated": 90.0, "lost": 1.0, "lost8": 2.0, "moved": 0.0} for job in small.jobs()}
+    whole = plan.Report(small, figures).result()
+    missing = small.inflation("fgd", "cpu250")[0]
+    part = plan.Report(small, {job: row for job, row in figures.items() if job != missing}).result()
+
+    assert whole["inflation"]["fgd"]["cpu250"] == 90.0
+    assert whole["inflation_mean17"]["fgd"] == 90.0
+    assert "cpu250" not in part["inflation"]["fgd"]
+    assert part["inflation_mean17"]["fgd"] is None
+    assert part["inflation_mean17"]["ours"] == 90.0
+    row = {"lost": 1.0, "lost8": 2.0, "moved": 0.0}
+    assert whole["churn"] == {"0.95": {**row, "fgd": row, "bestfit": row}}

@@ -1,4 +1,4 @@
-"""The engine in other people's hands: odd pools, odd requests, mistakes. Clear errors, after which nothing has changed."""
+"""The engine in other people's hands: odd pools, odd requests, mistakes: clear errors, and nothing has changed."""
 
 import random
 from dataclasses import dataclass
