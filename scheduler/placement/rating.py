@@ -122,7 +122,7 @@ def weight(flat: Ints, kind: int, term: int) -> int:
 
 
 @inlined
-def potential_of(flat: Ints, kind: int, cpu: int, idle: int, whole: int, model: int, free: Ints, fits: Ints) -> int:
+def potential_of(flat: Ints, kind: int, cpu: int, idle: int, whole: int, model: int, free: Ints, fits: Ints) -> Any:
     """Return the potential of one host state by the weights of one kind."""
     one = unusable(flat, cpu, idle, whole, model, free)
     other = uncopied(flat, cpu, idle, whole, model, fits) if weight(flat, kind, UNCOPIED) != 0 else 0
