@@ -72,7 +72,7 @@ def one_policy(result: dict[str, Any]) -> dict[str, float]:
 
 
 def durable(out: Path, *, quick: bool) -> str:
-    """Measure durable leases per second by the script beside this one, which adds them to the JSON; else say why not."""
+    """Measure durable leases per second by the script beside this one, which adds them to the JSON; or say why not."""
     script = ROOT / "bench/placement_durable.py"
     if quick or out.resolve() != ROOT / "bench/out":
         return "not measured with --quick or --out"
