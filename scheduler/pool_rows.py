@@ -205,5 +205,6 @@ class Rows:
 
 def _figures(model: GpuModel) -> tuple[Any, ...]:
     return (
-        model.slug, model.memory_gib, model.vendor, model.segment, model.compute_capability, model.fractions, model.mig_profiles,
+        model.slug, model.memory_gib, model.vendor, model.segment, model.compute_capability, model.fractions,
+        model.mig_profiles,
     )  # fmt: skip
