@@ -6,6 +6,7 @@ it is answered at once and the agent is told to pause. Answers and refusals to a
 
 import json
 from collections.abc import Callable
+from datetime import datetime
 from typing import Any
 
 from asgiref.sync import sync_to_async
@@ -15,9 +16,9 @@ from django.http import HttpRequest, HttpResponse
 from django.views.decorators.csrf import csrf_exempt
 from django.views.decorators.http import require_POST
 
-from agents import enrolment, signing, waiting
+from agents import enrolment, quiet, signing, waiting
 from agents import sync as syncing
-from agents.protocol import SIGNATURE_HEADER, EnrolRequest, ProtocolError, SyncRequest
+from agents.protocol import SIGNATURE_HEADER, EnrolRequest, ProtocolError, SyncAnswer, SyncRequest
 from apikit import clock
 from apikit.errors import InvalidInput
 from apikit.problems import problem_response
@@ -41,16 +42,16 @@ def enrol(request: HttpRequest) -> HttpResponse:
 @csrf_exempt
 @require_POST
 async def sync(request: HttpRequest) -> HttpResponse:
-    """Take a host's report in and answer with what it should run."""
+    """Take a host's report in and answer with what it should run. Under ASGI `agents.sync_door` stands before this."""
     can_hold = isinstance(request, ASGIRequest)
-    received = await _call(can_hold, _receive, request)
+    received = await _call(can_hold, receive, request)
     if isinstance(received, HttpResponse):
         return received
     if can_hold and received.may_be_held:
         await waiting.moved(
             host_id=received.host_id, generation=received.generation, within_s=settings.HOST_SYNC_HOLD_S
         )
-    return await _call(can_hold, _answer, request, received, can_hold)
+    return await _call(can_hold, answer, request, received, can_hold)
 
 
 async def _call[**P, T](can_hold: bool, act: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
@@ -59,29 +60,61 @@ async def _call[**P, T](can_hold: bool, act: Callable[P, T], *args: P.args, **kw
     return await sync_to_async(act)(*args, **kwargs)
 
 
-def _receive(request: HttpRequest) -> syncing.Applied | HttpResponse:
+def receive(request: HttpRequest) -> syncing.Applied | HttpResponse:
+    """Take one request in; return what its answer needs, or the refusal."""
     caller: signing.Caller | None = None
     try:
         at = clock.now()
-        header = request.headers.get(SIGNATURE_HEADER)
-        caller = signing.identify(header=header, method="POST", path=SYNC_PATH, body=request.body)
+        header, body = request.headers.get(SIGNATURE_HEADER), request.body
+        caller = quiet.identify(header=header, method="POST", path=SYNC_PATH, body=body)
+        if caller is not None and (applied := _quiet(caller, body, at=at)) is not None:
+            return applied
+        caller = signing.identify(header=header, method="POST", path=SYNC_PATH, body=body)
+        quiet.remember(caller)
         signing.check_clock(caller, at=at)
-        asked = _read(SyncRequest.from_json, request.body)
-        if (asked.boot_no, asked.seq) != (caller.boot_no, caller.seq):
-            raise signing.UnknownAgent("The numbers of the body are not those that were signed.")
+        asked = _asked(caller, body)
         return syncing.apply(caller=caller, request=asked, peer=request.META.get("REMOTE_ADDR", ""), at=at)
     except Exception as fault:
         refusal = _problem(request, fault)
         return refusal if caller is None else _signed(refusal, caller.host, caller.boot_no, caller.seq)
 
 
-def _answer(request: HttpRequest, applied: syncing.Applied, can_hold: bool) -> HttpResponse:
+def _quiet(caller: signing.Caller, body: bytes, *, at: datetime) -> syncing.Applied | None:
+    """Take in what says nothing new, by one statement; None: it says something, and nothing was done."""
+    signing.check_clock(caller, at=at)
+    asked = _asked(caller, body)
+    generation = quiet.heard(caller, asked, at=at)
+    if generation is None:
+        return None
+    return syncing.Applied(
+        host_id=caller.host_id, boot_no=caller.boot_no, seq=caller.seq, have_generation=asked.have_generation,
+        generation=generation, quiet=True,
+    )  # fmt: skip
+
+
+def _asked(caller: signing.Caller, body: bytes) -> SyncRequest:
+    asked = _read(SyncRequest.from_json, body)
+    if (asked.boot_no, asked.seq) != (caller.boot_no, caller.seq):
+        raise signing.UnknownAgent("The numbers of the body are not those that were signed.")
+    return asked
+
+
+def answer(request: HttpRequest, applied: syncing.Applied, can_hold: bool) -> HttpResponse:
+    """Return the signed answer as of now."""
     try:
-        answer = syncing.answer(applied=applied, held=can_hold, at=clock.now())
+        told = syncing.answer(applied=applied, held=can_hold, at=clock.now())
     except Exception as fault:
-        response = _problem(request, fault)
-    else:
-        response = HttpResponse(json.dumps(answer.to_json()), content_type="application/json")
+        return _signed(_problem(request, fault), applied.host, applied.boot_no, applied.seq)
+    return _answered(applied, told)
+
+
+def answer_unmoved(applied: syncing.Applied) -> HttpResponse:
+    """Return the signed answer to a quiet sync after whose hold nothing has moved: no question to the database."""
+    return _answered(applied, syncing.nothing_new(applied, at=clock.now()))
+
+
+def _answered(applied: syncing.Applied, told: SyncAnswer) -> HttpResponse:
+    response = HttpResponse(json.dumps(told.to_json()), content_type="application/json")
     return _signed(response, applied.host, applied.boot_no, applied.seq)
 
 

@@ -4,10 +4,11 @@
 
 One sick GPU is taken out, not its host. At once: a lost device, and an Xid or recovery action that asks for a reset.
 With hysteresis, since one bad reading is none: late probes (2 of 3, back after 3 good ones), slow-downs by heat or
-power (6 in 10 min, back after 30 min), PCIe replays or a narrow link (3 windows each way). `remedy` and `lost` are left
-only through a remedy that was seen (a new boot of the host, or the driver's request for a reset withdrawn) and a passed
-self-test: never by time, never because a query works again. `degraded` is left through a self-test once its burst of
-Xids is over. More than 3 changes in 24 h: held for an operator.
+power (6 in 10 min, back after 30 min), PCIe replays or a narrow link (3 windows each way). While they are seen: memory
+rows or pages that wait for a reset, missing NVLinks, use without a process for 10 min (agents.device_signals).
+`remedy` and `lost` are left only through a remedy that was seen (a new boot of the host, or the driver's request for a
+reset withdrawn) and a passed self-test: never by time, never because a query works again. `degraded` is left through a
+self-test once its burst of Xids is over. More than 3 changes in 24 h: held for an operator.
 
 What it does to leases: `lost`, `remedy` and `failed` end the use of the device at the second of the report (the tenant
 is not charged from there on); `suspect`, `degraded`, `selftest` and `unknown` only keep new leases away.
@@ -18,7 +19,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from agents import xids
+from agents import device_signals, xids
+from agents.device_signals import number
 from agents.protocol import DeviceReport
 
 UNKNOWN, HEALTHY, SUSPECT, DEGRADED = "unknown", "healthy", "suspect", "degraded"
@@ -62,7 +64,7 @@ def judge(
 
     evidence: what the last verdict returned. leased: a workload is on it. rebooted: the host has a new boot id.
     """
-    memory = _remember(evidence, report, at)
+    memory = _remember(evidence, report, leased=leased, at=at)
     worst = xids.worst(memory["xids"], leased=leased, recovery_action=report.readings.get("recovery_action"))
     found = _at_once(report, worst)
     if health in STUCK or memory.get("held"):
@@ -84,7 +86,7 @@ def judge(
     return Verdict(after, why, memory, provider_fault=bool(worst and worst.provider_fault))
 
 
-def _remember(evidence: Mapping[str, Any], report: DeviceReport, at: datetime) -> dict[str, Any]:
+def _remember(evidence: Mapping[str, Any], report: DeviceReport, *, leased: bool, at: datetime) -> dict[str, Any]:
     """Return the evidence with this report in it; each list is cut to what its rule looks at."""
     now = int(at.timestamp())
     memory = dict(evidence)
@@ -99,10 +101,11 @@ def _remember(evidence: Mapping[str, Any], report: DeviceReport, at: datetime) -
     if _asks_for_reset(report):
         memory["must_reset"] = True
     slow = [moment for moment in memory.get("slow", []) if now - moment <= SLOWDOWN_CLEAR_S]
-    bits = _number(report.readings.get("slowdown_bits"))
+    bits = number(report.readings.get("slowdown_bits"))
     if bits is not None and int(bits) & HARMFUL_SLOWDOWN_BITS and (not slow or now - slow[-1] >= report.age_s + 1):
         slow.append(now)
     memory["slow"] = slow[-50:]
+    memory["standing"] = device_signals.standing(report.readings, memory, leased=leased, now=now)
     link = _link_is_bad(memory, report, now)
     if link is not None:
         memory["link"] = [*memory.get("link", []), link][-LINK_WINDOWS:]
@@ -114,6 +117,8 @@ def _at_once(report: DeviceReport, worst: xids.Xid | None) -> tuple[str, str] | 
         return LOST, "The GPU has fallen off the bus (Xid 79) or the driver says that it is lost."
     if report.state == "reset_required":
         return REMEDY, "The driver says that the GPU must be reset."
+    if number(report.readings.get("row_remap_failed")):
+        return REMEDY, "A memory row could not be remapped: the GPU must be replaced."
     if worst is not None and report.xids and worst.severity in {"reset_gpu", "reboot_host", "rma"}:
         return REMEDY, f"Xid {worst.number}: {worst.meaning}"
     return None
@@ -147,7 +152,27 @@ def _while_dirty(report: DeviceReport, memory: dict[str, Any]) -> tuple[str, str
 
 
 def _asks_for_reset(report: DeviceReport) -> bool:
-    return report.state == "reset_required" or bool(_number(report.readings.get("recovery_action")))
+    figures = (number(report.readings.get(name)) for name in ("recovery_action", "row_remap_failed"))
+    return report.state == "reset_required" or any(figures)
+
+
+def is_quiet(report: DeviceReport) -> bool:
+    """Return whether this report, by itself, tells nothing that any rule here looks at. Pure."""
+    bits = number(report.readings.get("slowdown_bits"))
+    return (
+        report.state == "ok"
+        and not report.xids
+        and not _asks_for_reset(report)
+        and not (bits is not None and int(bits) & HARMFUL_SLOWDOWN_BITS)
+        and not device_signals.is_suspicious(report.readings)
+    )
+
+
+def remembers_nothing(evidence: Mapping[str, Any]) -> bool:
+    """Return whether nothing in what is remembered of a device would be judged otherwise by the passing of time."""
+    late, link = evidence.get("late", []), evidence.get("link", [])
+    kept = ("xids", "slow", "standing", "must_reset", "held", "ghost_at")
+    return not any(late) and not any(link) and not any(evidence.get(name) for name in kept)
 
 
 def _by_hysteresis(
@@ -164,8 +189,7 @@ def _by_hysteresis(
         faults.append("The GPU is slowed down by heat or power.")
     if len(link) == LINK_WINDOWS and (all(link) or (any(link) and health == SUSPECT and "PCIe" in reason)):
         faults.append("The PCIe link is narrow or replays.")
-    if _number(report.readings.get("row_remap_pending")):
-        faults.append("A row remap waits for a reset.")
+    faults += memory["standing"]
     if faults:
         return SUSPECT, " ".join(faults)
     if health == SUSPECT and len(late) == PROBES and not any(late):
@@ -175,8 +199,8 @@ def _by_hysteresis(
 
 def _link_is_bad(memory: dict[str, Any], report: DeviceReport, now: int) -> bool | None:
     """Return whether the link was bad since the last window (a minute or more), or None while it is not over."""
-    replays, lanes = _number(report.readings.get("pcie_replays")), _number(report.readings.get("pcie_width"))
-    lanes_max = _number(report.readings.get("pcie_width_max"))
+    replays, lanes = number(report.readings.get("pcie_replays")), number(report.readings.get("pcie_width"))
+    lanes_max = number(report.readings.get("pcie_width_max"))
     since, before = memory.get("link_at"), memory.get("link_replays")
     if replays is None or lanes is None:
         return None
@@ -186,7 +210,7 @@ def _link_is_bad(memory: dict[str, Any], report: DeviceReport, now: int) -> bool
     if now - since < 60:
         return None
     memory["link_at"], memory["link_replays"] = now, replays
-    limit = REPLAYS_PER_LANE_MINUTE.get(int(_number(report.readings.get("pcie_generation")) or 0), 3.84)
+    limit = REPLAYS_PER_LANE_MINUTE.get(int(number(report.readings.get("pcie_generation")) or 0), 3.84)
     per_lane_minute = (replays - before) / max(lanes, 1) * 60 / (now - since)
     return per_lane_minute > limit or (lanes_max is not None and lanes < lanes_max)
 
@@ -198,8 +222,3 @@ def _count_move(memory: dict[str, Any], at: datetime) -> dict[str, Any]:
     if len(memory["moves"]) > MOVES_A_DAY:
         memory["held"] = True
     return memory
-
-
-def _number(value: Any) -> float | None:
-    """Return a figure, or None: what a driver does not give is left out or null, and never counts as zero."""
-    return float(value) if isinstance(value, (int, float)) else None

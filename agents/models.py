@@ -97,6 +97,7 @@ class Host(models.Model):
     boot_heard_at = models.DateTimeField(null=True, blank=True)  # when this boot_no was heard first
     generation = models.BigIntegerField(default=1)
     last_heard_at = models.DateTimeField(null=True, blank=True)
+    quiet_until = models.DateTimeField(null=True, blank=True)  # until then a sync may be taken in by agents.quiet
     last_answered_at = models.DateTimeField(null=True, blank=True)
     state_since = models.DateTimeField(null=True, blank=True)
     enrolled_at = models.DateTimeField(null=True, blank=True)

@@ -12,7 +12,7 @@ from typing import Any
 
 from django.conf import settings
 
-from agents import capacity, cleaning, health, host_events
+from agents import capacity, cleaning, health, host_events, quiet
 from agents.models import Device, Host, Workload
 from agents.protocol import (
     FAILURES,
@@ -163,6 +163,7 @@ def apply_devices(
     """Judge each device by its report; also return whether one is waiting for a self-test now. Saves only changes."""
     outcome = Outcome()
     devices = {device.uuid: device for device in host.devices.all()}
+    seen: set[str] = set()
     for item in items:
         try:
             report = DeviceReport.from_json(item)
@@ -174,6 +175,9 @@ def apply_devices(
             outcome.faults.append(f"device {report.uuid[:64]} is not in the inventory")
         elif device is not None and device.present:
             _judge(device, report, leased=device.uuid in leased, rebooted=rebooted, at=at)
+            seen.add(device.uuid)
+    complete = seen == {device.uuid for device in devices.values() if device.present}
+    quiet.allow(host, devices.values(), may=complete and not leased, at=at)
     return outcome, any(d.present and d.health == Device.Health.SELFTEST for d in devices.values())
 
 

@@ -7,6 +7,7 @@ import base64
 import hashlib
 from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import lru_cache
 from uuid import UUID
 
 from django.conf import settings
@@ -51,6 +52,7 @@ class Caller:
     boot_no: int
     seq: int
     created: int
+    signing_key: str = ""  # public, hex; as the host's row has it
 
     @property
     def host(self) -> str:
@@ -64,7 +66,12 @@ def key_id(signing_key: str) -> str:
 
 def control_key() -> SigningKey:
     """Return the control plane's Ed25519 key: the seed is a setting, 64 hex digits."""
-    return SigningKey(bytes.fromhex(settings.CONTROL_SIGNING_KEY))
+    return _control_key(settings.CONTROL_SIGNING_KEY)
+
+
+@lru_cache(maxsize=2)
+def _control_key(seed: str) -> SigningKey:
+    return SigningKey(bytes.fromhex(seed))
 
 
 def control_keys() -> list[str]:
@@ -74,22 +81,30 @@ def control_keys() -> list[str]:
 
 def identify(*, header: str | None, method: str, path: str, body: bytes) -> Caller:
     """Return whose request this is. Raises UnknownAgent, without saying which part was wrong, or AnotherHost."""
-    claimed = _read(header)
+    claimed = read(header)
     live = Host.objects.exclude(state=Host.State.RETIRED).only("signing_key", "boot_id")
     signer = live.filter(key_id=claimed.key_id).first()
     if signer is None or not signer.signing_key or not claimed.key_id:
         raise UnknownAgent("No live host has this key.")
+    key = VerifyKey(bytes.fromhex(signer.signing_key))
+    if not fits(claimed, key, header, method=method, path=path, body=body):
+        raise UnknownAgent("The signature does not fit.")
+    if signer.pk != claimed.host_id:
+        raise AnotherHost("A host speaks for itself alone.")
+    return replace(claimed, boot_id=signer.boot_id, signing_key=signer.signing_key)
+
+
+def fits(claimed: Caller, key: VerifyKey, header: str | None, *, method: str, path: str, body: bytes) -> bool:
+    """Return whether this key has signed the request."""
     text = signed_text(
         method=method, path=path, body=body, host=claimed.host, key=claimed.key_id, boot_no=claimed.boot_no,
         seq=claimed.seq, created=claimed.created,
     )  # fmt: skip
     try:
-        VerifyKey(bytes.fromhex(signer.signing_key)).verify(text, _signature(header))
+        key.verify(text, _signature(header))
     except (BadSignatureError, ValueError):
-        raise UnknownAgent("The signature does not fit.") from None
-    if signer.pk != claimed.host_id:
-        raise AnotherHost("A host speaks for itself alone.")
-    return replace(claimed, boot_id=signer.boot_id)
+        return False
+    return True
 
 
 def check_clock(caller: Caller, *, at: datetime) -> None:
@@ -102,15 +117,21 @@ def check_clock(caller: Caller, *, at: datetime) -> None:
         )
 
 
+@lru_cache(maxsize=2)
+def _name_of(key: SigningKey) -> str:
+    return key_id(bytes(key.verify_key).hex())
+
+
 def answer_header(*, status: int, body: bytes, host: str, boot_no: int, seq: int) -> str:
     """Return the signature header of an answer to the request (boot_no, seq) of this host."""
     key = control_key()
     signature = key.sign(answer_text(status=status, body=body, host=host, boot_no=boot_no, seq=seq)).signature
-    name = key_id(bytes(key.verify_key).hex())
+    name = _name_of(key)
     return header_text(key=name, boot=boot_no, seq=seq, sig=base64.b64encode(signature).decode())
 
 
-def _read(header: str | None) -> Caller:
+def read(header: str | None) -> Caller:
+    """Return what the header claims, not yet believed. Raises UnknownAgent."""
     try:
         parts = read_header(header or "")
         host_id = ids.decode("host", parts["host"])

@@ -57,6 +57,7 @@ class Applied:
     acks: dict[str, Any] = field(default_factory=dict)
     need: list[str] = field(default_factory=list)
     urgent: bool = False
+    quiet: bool = False  # nothing runs or is wanted there, and no self-test is open
 
     @property
     def host(self) -> str:
@@ -92,21 +93,32 @@ def answer(*, applied: Applied, held: bool, at: datetime) -> SyncAnswer:
     Host.objects.filter(pk=host.pk).update(last_answered_at=at)
     unchanged = applied.have_generation == host.generation
     return SyncAnswer(
-        boot_no=applied.boot_no,
-        seq=applied.seq,
         generation=host.generation,
         desired=None if unchanged else [_desired(workload, valid[workload.pk]).to_json() for workload in wanted],
         valid_for_s={workload_key(w.reference, w.member, w.epoch): valid[w.pk] for w in wanted},
-        acks=applied.acks,
-        need=applied.need,
-        hold_s=settings.HOST_SYNC_HOLD_S if held else 0,
-        wait_s=0 if held else 1,
-        suspect_after_s=settings.HOST_SUSPECT_AFTER_S,
-        silence_limit_s=settings.HOST_SILENCE_LIMIT_S,
-        server_time=at.isoformat().replace("+00:00", "Z"),
         scratch=[] if unchanged else workloads.kept_scratch(host.pk),
         wishes=verification.wishes(host, at=at),
+        **_common(applied, held=held, at=at),
     )
+
+
+def nothing_new(applied: Applied, *, at: datetime) -> SyncAnswer:
+    """Return the answer to a quiet sync whose host's generation has not moved: it renews nothing, and asks nothing."""
+    return SyncAnswer(generation=applied.generation, desired=None, **_common(applied, held=True, at=at))
+
+
+def _common(applied: Applied, *, held: bool, at: datetime) -> dict[str, Any]:
+    return {
+        "boot_no": applied.boot_no,
+        "seq": applied.seq,
+        "acks": applied.acks,
+        "need": applied.need,
+        "hold_s": settings.HOST_SYNC_HOLD_S if held else 0,
+        "wait_s": 0 if held else 1,
+        "suspect_after_s": settings.HOST_SUSPECT_AFTER_S,
+        "silence_limit_s": settings.HOST_SILENCE_LIMIT_S,
+        "server_time": at.isoformat().replace("+00:00", "Z"),
+    }
 
 
 def _accept(caller: Caller, request: SyncRequest, *, at: datetime) -> bool:

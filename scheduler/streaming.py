@@ -8,20 +8,16 @@ Each message's id is the position after it. Whoever comes back with it (`Last-Ev
 double.
 """
 
-import asyncio
 import json
-import logging
 import time
-from collections import defaultdict
 from collections.abc import AsyncIterator, Callable
 from typing import Any, NamedTuple
 from uuid import UUID
-from weakref import WeakKeyDictionary
 
 from django.db.models import F, Max
 
 from agents.models import LogChunk
-from agents.waiting import in_pool
+from apikit.watching import Watches, in_pool
 from leasing.models import Lease
 from leasing.states import State
 from scheduler import following, rendering
@@ -49,53 +45,9 @@ class Page(NamedTuple):
     is_last: bool
 
 
-log = logging.getLogger(__name__)
-
-
-class Watch:
-    """The followers of one event loop, and the task that looks for them while there are any."""
-
-    def __init__(self) -> None:
-        self._waits: dict[Key, list[tuple[Mark, asyncio.Future[None]]]] = defaultdict(list)
-        self._task: asyncio.Task[None] | None = None
-
-    async def moved(self, key: Key, *, seen: Mark, within_s: float) -> bool:
-        """Return True once the mark of `key` is another one than `seen`, False after `within_s`."""
-        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        wait = (seen, done)
-        self._waits[key].append(wait)
-        if self._task is None or self._task.done():
-            self._task = asyncio.create_task(self._look())
-        try:
-            await asyncio.wait_for(done, within_s)
-        except TimeoutError:
-            return False
-        finally:
-            self._waits[key].remove(wait)
-            if not self._waits[key]:
-                del self._waits[key]
-        return True
-
-    async def _look(self) -> None:
-        while self._waits:
-            await asyncio.sleep(LOOK_EVERY_S)
-            try:
-                now = await in_pool(_marks, list(self._waits))
-            except Exception:
-                # The database is away, as a rule. Followers stay and hear comments; the next look finds it again.
-                log.exception("what is followed could not be looked at")
-                continue
-            for key, waits in self._waits.items():
-                for seen, done in waits:
-                    if now.get(key, seen) != seen and not done.done():
-                        done.set_result(None)
-
-
-_watches: WeakKeyDictionary[asyncio.AbstractEventLoop, Watch] = WeakKeyDictionary()
-
-
-def _marks(keys: list[Key]) -> dict[Key, Mark]:
+def _marks(waits: list[tuple[Key, Mark]]) -> dict[Key, Mark]:
     """Return how far each of what is followed has come."""
+    keys = list(dict.fromkeys(key for key, _ in waits))
     of_lease = {key.lease: key for key in keys}
     rows = Lease.objects.filter(pk__in=of_lease).annotate(last=Max("events__seq"))
     found = {pk: (last or 0, state == State.ENDED) for pk, state, last in rows.values_list("pk", "state", "last")}
@@ -107,6 +59,10 @@ def _marks(keys: list[Key]) -> dict[Key, Mark]:
         end_of = {(reference, member): end for reference, member, end in ends}
         marks |= {key: (end_of.get((key.reference, key.member), 0), marks[key][1]) for key in outputs if key in marks}
     return marks
+
+
+# Where the look fails followers stay and hear comments; the next one finds the database again.
+watches: Watches[Key, Mark] = Watches(_marks, every_s=LOOK_EVERY_S, lets_go=False)
 
 
 def events(lease: Lease, *, after: int) -> AsyncIterator[str]:
@@ -133,7 +89,7 @@ def output(lease: Lease, *, member: int, offset: int) -> AsyncIterator[str]:
 
 
 async def _follow(key: Key, position: int, read: Callable[[int], Page]) -> AsyncIterator[str]:
-    watch = _watches.setdefault(asyncio.get_running_loop(), Watch())
+    watch = watches.here()
     come_back_at = time.monotonic() + LONGEST_S
     while True:
         page = await in_pool(read, position)

@@ -58,12 +58,17 @@ def _begin(request: HttpRequest) -> float:
     return time.perf_counter()
 
 
+def count(method: str, route: str, status: int, seconds: float) -> None:
+    """Count one answered request; `seconds` is how long its answer took."""
+    REQUESTS.labels(method, route, status).inc()
+    SECONDS.labels(method, route).observe(seconds)
+
+
 def _measured(request: HttpRequest, response: Answer, begun: float) -> Answer:
     method = request.method if request.method in _METHODS else "other"
     route = str(request.resolver_match.route) if request.resolver_match else "none"
     seconds = time.perf_counter() - begun
-    REQUESTS.labels(method, route, response.status_code).inc()
-    SECONDS.labels(method, route).observe(seconds)
+    count(method, route, response.status_code, seconds)
     if route not in _COUNTED_ONLY:
         log.info("request", method=method, route=route, status=response.status_code, ms=round(seconds * 1000, 1))
     return response

@@ -142,3 +142,67 @@ def test_a_device_that_an_operator_failed_stays_failed() -> None:
     device = Device(health.FAILED)
 
     assert [device.report(), device.report(rebooted=True), device.report(xids=[79])] == ["failed"] * 3
+
+
+def test_a_row_that_cannot_be_remapped_takes_the_gpu_out_until_it_is_replaced() -> None:
+    device = Device()
+
+    assert device.report(readings={"row_remap_failed": True}) == "remedy"
+    assert {device.report(after_s=3600, readings={"row_remap_failed": True}) for _ in range(5)} == {"remedy"}
+
+
+@pytest.mark.parametrize("sign", ["row_remap_pending", "retired_pages_pending"])
+def test_memory_that_waits_for_a_reset_keeps_new_leases_away_until_it_was_reset(sign: str) -> None:
+    device = Device()
+
+    assert device.report(readings={sign: True}) == "suspect"
+    assert [device.report(readings={sign: False}) for _ in range(2)] == ["suspect", "healthy"]
+
+
+def test_a_lost_nvlink_is_suspect_while_it_is_down() -> None:
+    device = Device()
+    assert device.report(readings={"nvlinks_up": 12}) == "healthy"
+
+    assert device.report(readings={"nvlinks_up": 11}) == "suspect"
+    assert "11 of 12" in device.verdict.reason
+    assert [device.report(readings={"nvlinks_up": 12}) for _ in range(2)] == ["healthy", "healthy"]
+
+
+def test_a_narrow_link_for_three_windows_is_suspect_without_any_replay() -> None:
+    device = Device()
+    link = {"pcie_width": 8, "pcie_width_max": 16, "pcie_generation": 4, "pcie_replays": 0}
+
+    assert [device.report(after_s=60, readings=link) for _ in range(4)] == ["healthy"] * 3 + ["suspect"]
+
+
+@pytest.mark.parametrize("used", [{"utilization_percent": 100}, {"memory_used_mib": 30_000}])
+def test_use_without_a_process_is_suspect_after_ten_minutes_and_never_under_a_lease(used: dict[str, int]) -> None:
+    device, leased = Device(), Device()
+    ghost = {"processes": [], **used}
+
+    assert [device.report(after_s=150, readings=ghost) for _ in range(6)] == ["healthy"] * 4 + ["suspect"] * 2
+    assert {leased.report(after_s=300, leased=True, readings=ghost) for _ in range(6)} == {"healthy"}
+    assert device.report(readings={"processes": [], "utilization_percent": 0}) == "healthy"
+
+
+def test_use_by_a_process_or_a_driver_that_names_none_is_no_ghost() -> None:
+    device = Device()
+    readings = [
+        {"utilization_percent": 100, "processes": [{"pid": 1, "memory_mib": 9}]}, {"utilization_percent": 100},
+    ]  # fmt: skip
+
+    assert {device.report(after_s=700, readings=one) for one in readings * 3} == {"healthy"}
+
+
+@pytest.mark.parametrize("entry", FILE["xids"], ids=lambda entry: f"xid {entry['id']}")
+def test_a_report_with_an_xid_is_never_quiet(entry: dict[str, Any]) -> None:
+    assert not health.is_quiet(DeviceReport(uuid="GPU-1", xids=[entry["id"]]))
+
+
+def test_quiet_is_what_changes_nothing_now_or_by_time() -> None:
+    device = Device()
+    assert health.is_quiet(DeviceReport(uuid="GPU-1", readings={"temperature_c": 40, "slowdown_bits": 1}))
+    device.report()
+    assert health.remembers_nothing(device.verdict.evidence)
+    device.report(readings={"slowdown_bits": 0x40})
+    assert not health.remembers_nothing(device.verdict.evidence)

@@ -6,6 +6,7 @@ import time
 from collections.abc import Awaitable, Callable
 from functools import wraps
 from typing import Any
+from uuid import UUID
 
 import pytest
 from django.conf import settings as django_settings
@@ -61,7 +62,7 @@ def want(agent: FakeAgent) -> None:
 @running
 async def test_a_held_request_is_answered_as_soon_as_something_is_wanted(agent: FakeAgent) -> None:
     request = asyncio.create_task(held(agent))
-    await until(lambda: bool(waiting._watches.get(asyncio.get_running_loop(), waiting.Watch())._waits))
+    await until(lambda: bool(waiting.watches.here().waits))
     wanted_at = time.monotonic()
 
     await on_a_thread(lambda: want(agent))
@@ -94,12 +95,10 @@ async def test_nothing_new_is_answered_when_the_hold_is_over(agent: FakeAgent, s
 @running
 async def test_many_held_requests_hold_no_connection(agent: FakeAgent) -> None:
     before = await on_a_thread(connections_of_this_database)
-    watch = waiting.Watch()
+    watch = waiting.watches.here()
     host = await on_a_thread(lambda: agent.row)
-    waits = [
-        asyncio.create_task(watch.moved(host_id=host.pk, generation=host.generation, within_s=5)) for _ in range(200)
-    ]
-    await until(lambda: len(next(iter(watch._waits.values()), [])) == 200)
+    waits = [asyncio.create_task(watch.moved(host.pk, seen=host.generation, within_s=5)) for _ in range(200)]
+    await until(lambda: len(next(iter(watch.waits.values()), [])) == 200)
 
     during = await on_a_thread(connections_of_this_database)
     await on_a_thread(lambda: want(agent))
@@ -110,12 +109,12 @@ async def test_many_held_requests_hold_no_connection(agent: FakeAgent) -> None:
 
 @running
 async def test_a_failing_look_lets_everybody_go(agent: FakeAgent, monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(_: Any) -> dict[Any, int]:
+    def broken(_: Any) -> dict[UUID, int]:
         raise RuntimeError("no database")
 
-    monkeypatch.setattr(waiting, "_generations", broken)
+    monkeypatch.setattr(waiting, "_moved", broken)
 
-    assert await waiting.Watch().moved(host_id=Host().pk, generation=1, within_s=5)
+    assert await waiting.moved(host_id=Host().pk, generation=1, within_s=5)
 
 
 def test_under_wsgi_nothing_is_held(agent: FakeAgent) -> None:

@@ -1,0 +1,167 @@
+"""Most syncs say nothing new: one statement takes them in, and whatever is new goes the long way."""
+
+import json
+from typing import Any
+
+import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
+
+from agents import device_life, host_life, quiet, verification, workloads
+from agents.models import Device, Host
+from agents.protocol import SyncRequest
+from tests.agents.conftest import Clock
+from tests.agents.fake_agent import FakeAgent, make_online_agent
+from tests.agents.test_sync import want
+from tests.factories import after
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def agent(at: Clock) -> FakeAgent:
+    """An online host with nothing on it, whose devices were looked at in full a moment ago."""
+    agent = make_online_agent()
+    agent.sync()
+    assert agent.row.quiet_until == after(quiet.QUIET_S)
+    return agent
+
+
+def is_quiet(agent: FakeAgent, at: Clock, **changes: Any) -> bool:
+    """Return whether the statement for quiet syncs takes this one in."""
+    agent.seq += 1
+    raw = json.dumps(agent.body(**changes)).encode()
+    headers = agent.headers(raw)["Gpuyard-Signature"]
+    caller = quiet.identify(header=headers, method="POST", path="/agent/v1/sync", body=raw)
+    assert caller is not None
+    return quiet.heard(caller, SyncRequest.from_json(json.loads(raw)), at=at()) is not None
+
+
+def test_a_quiet_sync_is_heard_by_one_statement(agent: FakeAgent, at: Clock) -> None:
+    at.forward(5)
+    before = agent.row
+
+    with CaptureQueriesContext(connection) as seen:
+        assert is_quiet(agent, at)
+
+    assert len(seen) == 1
+    assert (agent.row.last_heard_at, agent.row.last_seq) == (at(), agent.seq)
+    assert agent.row.generation == before.generation
+
+
+def test_readings_are_at_most_a_minute_old(agent: FakeAgent, at: Clock) -> None:
+    for _ in range(30):
+        at.forward(5)
+        agent.clock_s += 5
+        agent.sync()
+        device = Device.objects.earliest("index")
+        assert device.readings_at is not None
+
+    agent.device_state = {agent.uuids[0]: {"readings": {"temperature_c": 55}}}
+    for _ in range(13):
+        at.forward(5)
+        agent.clock_s += 5
+        agent.sync()
+    assert Device.objects.earliest("index").readings == {"temperature_c": 55}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"devices": [{"uuid": "SIM-node-1-0", "xids": [79]}]},
+        {"devices": [{"uuid": "SIM-node-1-0", "state": "lost"}]},
+        {"devices": [{"uuid": "SIM-node-1-0", "state": "unresponsive"}]},
+        {"devices": [{"uuid": "SIM-node-1-0", "readings": {"slowdown_bits": 0x40}}]},
+        {"devices": [{"uuid": "SIM-node-1-0", "readings": {"row_remap_pending": True}}]},
+        {"devices": [{"uuid": "SIM-node-1-0", "readings": {"recovery_action": 2}}]},
+        {"devices": [{"uuid": "SIM-node-1-0", "readings": {"utilization_percent": 99, "processes": []}}]},
+        {"devices": [7]},
+        {"conditions": ["disk_pressure"]},
+        {"inventory_hash": "0" * 64},
+        {"boot_id": "boot-9"},
+        {"instance": "instance-9"},
+        {"events": [{"n": 1, "kind": "xid"}]},
+        {"receipts": [{"n": 1}]},
+        {"logs": [{"lease": "x"}]},
+        {"workloads": [{"lease": "x"}]},
+        {"version": "2.0"},
+    ],
+    ids=lambda changes: json.dumps(changes)[:60],
+)
+def test_whatever_is_new_goes_the_long_way(agent: FakeAgent, at: Clock, changes: dict[str, Any]) -> None:
+    before = agent.row
+
+    assert not is_quiet(agent, at, **changes)
+
+    assert agent.row.last_seq == before.last_seq  # nothing was written
+
+
+def test_what_is_wanted_or_asked_of_the_host_goes_the_long_way(agent: FakeAgent, at: Clock) -> None:
+    want(agent)
+    assert not is_quiet(agent, at)
+    assert len(agent.sync()["desired"]) == 1
+    workloads.unwant(reference="lease_00000000000000000000000001", at=at(), reason="end")
+    assert not is_quiet(agent, at)
+
+
+def test_an_open_self_test_goes_the_long_way(agent: FakeAgent, at: Clock) -> None:
+    verification.ask_again(host_id=agent.row.pk, cause="test", at=at())
+
+    assert not is_quiet(agent, at)
+    assert agent.sync()["wishes"]
+
+
+@pytest.mark.parametrize("state", ["suspect", "lost", "unverified", "quarantined"])
+def test_a_host_that_is_not_online_goes_the_long_way(agent: FakeAgent, at: Clock, state: str) -> None:
+    Host.objects.update(state=state)
+
+    assert not is_quiet(agent, at)
+
+
+def test_a_device_that_an_operator_touched_is_looked_at_in_full(agent: FakeAgent, at: Clock) -> None:
+    device_life.restore(device_id=Device.objects.earliest("index").pk, reason="repaired", by="user:1", at=at())
+
+    assert agent.sync()["wishes"]
+
+
+def test_a_replay_of_a_quiet_sync_is_refused_and_another_instance_quarantined(agent: FakeAgent, at: Clock) -> None:
+    agent.seq += 1
+    raw = json.dumps(agent.body()).encode()
+    headers = agent.headers(raw)
+    assert agent.post(raw, headers).status_code == 200
+
+    assert agent.post(raw, headers).status_code == 409
+    agent.instance, agent.clock_s = "instance-2", agent.clock_s + 2
+    assert agent.send().status_code == 409
+    assert agent.row.state == "quarantined"
+
+
+def test_a_key_that_was_void_since_is_nobodys(agent: FakeAgent, at: Clock) -> None:
+    host_life.retire(host_id=agent.row.pk, reason="sold", by="user:1", at=at())
+
+    assert agent.send().status_code == 401
+
+
+def test_a_forged_signature_under_a_remembered_key_is_nobodys(agent: FakeAgent, at: Clock) -> None:
+    other = make_online_agent("node-2")
+
+    assert agent.send(header={"signer": other.key}).status_code == 401
+    assert agent.row.last_seq < agent.seq
+
+
+def test_a_clock_that_is_off_is_refused_on_the_short_way_too(agent: FakeAgent, at: Clock) -> None:
+    agent.clock_s += 301
+
+    response = agent.send()
+
+    assert response.status_code == 401
+    agent.check_signature(response)
+
+
+def test_a_host_with_a_sick_device_is_never_quiet(agent: FakeAgent, at: Clock) -> None:
+    agent.device_state = {agent.uuids[0]: {"xids": [109]}}
+    agent.sync()
+    agent.device_state = {}
+    agent.sync()
+
+    assert agent.row.quiet_until is None
