@@ -88,7 +88,7 @@ def _quiet(caller: signing.Caller, body: bytes, *, at: datetime) -> syncing.Appl
         return None
     return syncing.Applied(
         host_id=caller.host_id, boot_no=caller.boot_no, seq=caller.seq, have_generation=asked.have_generation,
-        generation=generation, quiet=True,
+        generation=generation, quiet_at=at,
     )  # fmt: skip
 
 
@@ -110,7 +110,7 @@ def answer(request: HttpRequest, applied: syncing.Applied, can_hold: bool) -> Ht
 
 def answer_unmoved(applied: syncing.Applied) -> HttpResponse:
     """Return the signed answer to a quiet sync after whose hold nothing has moved: no question to the database."""
-    return _answered(applied, syncing.nothing_new(applied, at=clock.now()))
+    return _answered(applied, syncing.nothing_new(applied))
 
 
 def _answered(applied: syncing.Applied, told: SyncAnswer) -> HttpResponse:

@@ -7,6 +7,7 @@ A replay changes nothing: the host's row is moved by one guarded update on (boot
 nothing and bills nothing and never fails the whole sync: it is noted in the host's diary.
 """
 
+import time
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
@@ -57,11 +58,16 @@ class Applied:
     acks: dict[str, Any] = field(default_factory=dict)
     need: list[str] = field(default_factory=list)
     urgent: bool = False
-    quiet: bool = False  # nothing runs or is wanted there, and no self-test is open
+    quiet_at: datetime | None = None  # when it was heard, if nothing runs or is wanted there and no self-test is open
+    _since: float = field(default_factory=time.monotonic)
 
     @property
     def host(self) -> str:
         return ids.encode("host", self.host_id)
+
+    @property
+    def is_quiet(self) -> bool:
+        return self.quiet_at is not None
 
     @property
     def may_be_held(self) -> bool:
@@ -102,8 +108,13 @@ def answer(*, applied: Applied, held: bool, at: datetime) -> SyncAnswer:
     )
 
 
-def nothing_new(applied: Applied, *, at: datetime) -> SyncAnswer:
-    """Return the answer to a quiet sync whose host's generation has not moved: it renews nothing, and asks nothing."""
+def nothing_new(applied: Applied) -> SyncAnswer:
+    """Return the answer to a quiet sync whose host's generation has not moved: it renews nothing, and asks nothing.
+
+    The time in it is that of the database when the host was heard, and what has passed since.
+    """
+    assert applied.quiet_at is not None
+    at = applied.quiet_at + timedelta(seconds=time.monotonic() - applied._since)
     return SyncAnswer(generation=applied.generation, desired=None, **_common(applied, held=True, at=at))
 
 

@@ -61,7 +61,7 @@ async def _answer(request: ASGIRequest, receive: Receive) -> HttpResponse | None
         if held is None:
             return None
         has_moved = held
-    if received.quiet and not has_moved:
+    if received.is_quiet and not has_moved:
         return api.answer_unmoved(received)
     return await waiting.in_pool(api.answer, request, received, True)
 

@@ -3,8 +3,8 @@
     python bench/agent_scale.py [--agents 2000] [--seconds 120] [--gpus 4]
 
 Brings the embedded stack up (PostgreSQL with fsync, broker, workers, loops, doors), writes the hosts of N simulated
-agents, and lets one generator process speak for all of them as the agent does: each holds a connection of its own, signs
-each request over its body, and sends the next as soon as the last is answered. Everything shares this machine's CPUs,
+agents, and lets one generator process speak for all of them as the agent does: each holds a connection of its own,
+signs each request over its body, and sends the next as soon as the last is answered. Everything shares this machine's CPUs,
 the generator too: what it used stands beside the figures.
 
 A sync that nothing happens to is held for `hold_s`. Its latency is what it took beyond that: waiting to be read, the
@@ -133,7 +133,7 @@ def write_hosts(count: int, gpus: int) -> list[str]:
                 level="L0",
                 level_at=at,
                 engine="process 1",
-            )  # fmt: skip
+            )
         )
     Host.objects.bulk_create(hosts, batch_size=500)
     Device.objects.bulk_create(
@@ -146,7 +146,7 @@ def write_hosts(count: int, gpus: int) -> list[str]:
                 memory_mib=81_920,
                 health="healthy",
                 health_since=at,
-            )  # fmt: skip
+            )
             for number, host in enumerate(hosts)
             for index in range(gpus)
         ],
@@ -277,6 +277,8 @@ async def generate(plan: dict[str, Any]) -> dict[str, Any]:
     await asyncio.gather(
         *(a.run(seen, faults, start_s=spread_s * n / len(agents), end=end) for n, a in enumerate(agents))
     )
+    if not seen:
+        raise SystemExit(f"no answer at all: {sorted(set(faults))[:5]}")
     counted = sorted(late for when, late, held in seen if when >= began + plan["warm_s"])
     held = sum(held for when, _, held in seen if when >= began + plan["warm_s"])
     return {
@@ -293,6 +295,10 @@ async def generate(plan: dict[str, Any]) -> dict[str, Any]:
 
 def cpu_by_part(path: Path) -> dict[str, float]:
     """Return the CPU seconds so far of the stack's processes: doors, workers, database."""
+    from embedded.postgres import Postgres
+
+    server = Postgres.existing(path)
+    database = server.pid() if server is not None else None
     found: dict[str, float] = {}
     for folder in Path("/proc").iterdir():
         if not folder.name.isdigit():
@@ -303,7 +309,8 @@ def cpu_by_part(path: Path) -> dict[str, float]:
             fields = (folder / "stat").read_text().rpartition(")")[2].split()
         except OSError:
             continue
-        part = _part(line, mine=str(path).encode() in environment or str(path) in line)
+        ours = database is not None and database in (int(folder.name), int(fields[1]))
+        part = "database" if ours else _part(line, mine=str(path).encode() in environment or str(path) in line)
         if part:
             spent = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
             found[part] = found.get(part, 0.0) + spent
@@ -311,8 +318,6 @@ def cpu_by_part(path: Path) -> dict[str, float]:
 
 
 def _part(line: str, *, mine: bool) -> str:
-    if "postgres" in line and "python" not in line:
-        return "database" if mine or line.startswith("postgres:") else ""
     if not mine:
         return ""
     if "granian" in line:

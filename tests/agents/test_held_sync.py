@@ -9,13 +9,19 @@ from typing import Any
 from uuid import UUID
 
 import pytest
+from asgiref.testing import ApplicationCommunicator
 from django.conf import settings as django_settings
 from django.db import connection
-from django.test import AsyncClient
+from django.http import HttpResponse
+from django.test import override_settings
 from django.utils.module_loading import import_string
 
-from agents import waiting, workloads
+from agents import sync as syncing
+from agents import sync_door, waiting, workloads
 from agents.models import Host
+from agents.sync import Applied
+from audit import ids
+from config.asgi import application
 from tests.agents.fake_agent import SYNC, FakeAgent, make_online_agent, now
 from tests.agents.test_sync import REFERENCE
 
@@ -41,15 +47,32 @@ def agent(settings: Any) -> FakeAgent:
 
 
 async def held(agent: FakeAgent, **changes: Any) -> tuple[dict[str, Any], float]:
-    """Send one request through ASGI; return the answer and how long it took, in seconds."""
+    """Send one request through the ASGI application; return the answer and how long it took, in seconds."""
     agent.seq += 1
     raw = json.dumps(agent.body(**changes)).encode()
     started = time.monotonic()
-    headers = agent.headers(raw)
-    response = await AsyncClient().post(SYNC, raw, content_type="application/json", headers=headers)
+    response = await through_asgi(raw, agent.headers(raw))
     assert response.status_code == 200, response.content
     agent.check_signature(response)
-    return response.json(), time.monotonic() - started
+    return json.loads(response.content), time.monotonic() - started
+
+
+async def through_asgi(raw: bytes, headers: dict[str, str], *, path: str = SYNC) -> HttpResponse:
+    """Return the answer of the application that ASGI servers run."""
+    listed = [(name.lower().encode(), value.encode()) for name, value in headers.items()]
+    scope = {
+        "type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "method": "POST", "path": path,
+        "raw_path": path.encode(), "query_string": b"", "root_path": "", "scheme": "http", "client": ["127.0.0.1", 1],
+        "server": ["127.0.0.1", 80],
+        "headers": [(b"host", b"127.0.0.1"), (b"content-length", str(len(raw)).encode()), *listed],
+    }  # fmt: skip
+    caller = ApplicationCommunicator(application, scope)
+    await caller.send_input({"type": "http.request", "body": raw[:10], "more_body": True})
+    await caller.send_input({"type": "http.request", "body": raw[10:], "more_body": False})
+    start = await caller.receive_output(60)
+    body = await caller.receive_output(60)
+    found = {name.decode(): value.decode() for name, value in start["headers"]}
+    return HttpResponse(body["body"], status=start["status"], headers=found)
 
 
 def want(agent: FakeAgent) -> None:
@@ -154,3 +177,64 @@ def connections_of_this_database() -> int:
     with connection.cursor() as cursor:
         cursor.execute("SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()")
         return int(cursor.fetchone()[0])
+
+
+@running
+async def test_a_quiet_request_is_held_and_answered_without_a_question_to_the_database(
+    agent: FakeAgent, settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings.HOST_SYNC_HOLD_S = 1
+    await held(agent)  # looked at in full; from here on it may be quiet
+    monkeypatch.setattr(syncing, "answer", lambda **_: pytest.fail("the answer asked the database"))
+
+    answer, took_s = await held(agent)
+
+    assert 0.9 < took_s < 15
+    assert (answer["desired"], answer["hold_s"], answer["wishes"]) == (None, 1, [])
+
+
+@running
+async def test_a_quiet_request_that_is_held_hears_what_is_wanted(agent: FakeAgent) -> None:
+    await held_briefly(agent)
+    request = asyncio.create_task(held(agent))
+    await until(lambda: bool(waiting.watches.here().waits))
+
+    await on_a_thread(lambda: want(agent))
+    answer, _ = await request
+
+    assert [row["lease"] for row in answer["desired"]] == [REFERENCE]
+
+
+@running
+async def test_refusals_and_what_is_too_large_are_problems_with_a_request_id(agent: FakeAgent) -> None:
+    nobody = await through_asgi(b"{}" * 8, {"Content-Type": "application/json"})
+    large = await through_asgi(b"[" * 300_000, {"Content-Type": "application/json"})
+
+    assert [nobody.status_code, large.status_code] == [401, 401]
+    assert nobody.headers["x-request-id"].startswith("req_")
+    assert json.loads(nobody.content)["type"].endswith("/unauthenticated")
+
+
+@running
+async def test_an_agent_that_has_gone_is_waited_for_no_longer(agent: FakeAgent) -> None:
+    gone = asyncio.get_running_loop().create_future()
+    gone.set_result({"type": "http.disconnect"})
+
+    async def receive() -> Any:
+        return await gone
+
+    waits = sync_door._held(
+        Applied(host_id=agent_pk(agent), boot_no=1, seq=1, have_generation=1, generation=1), receive
+    )
+    assert await asyncio.wait_for(waits, 10) is None
+
+
+def agent_pk(agent: FakeAgent) -> UUID:
+    pk = ids.decode("host", agent.host)
+    assert pk is not None
+    return pk
+
+
+async def held_briefly(agent: FakeAgent) -> None:
+    with override_settings(HOST_SYNC_HOLD_S=0):
+        await held(agent)
