@@ -4,8 +4,8 @@
 
 Brings the embedded stack up (PostgreSQL with fsync, broker, workers, loops, doors), writes the hosts of N simulated
 agents, and lets one generator process speak for all of them as the agent does: each holds a connection of its own,
-signs each request over its body, and sends the next as soon as the last is answered. Everything shares this machine's CPUs,
-the generator too: what it used stands beside the figures.
+signs each request over its body, and sends the next as soon as the last is answered. Everything shares the CPUs of this
+machine, the generator too: what it used stands beside the figures.
 
 A sync that nothing happens to is held for `hold_s`. Its latency is what it took beyond that: waiting to be read, the
 reading, and the way of the answer. Adds `agents`, `sync_p99_s` and their company to bench/out/agent.json.

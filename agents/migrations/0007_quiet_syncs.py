@@ -6,7 +6,7 @@ from django.db import migrations, models
 class Migration(migrations.Migration):
 
     dependencies = [
-        ('agents', '0004_whole_machines_and_challenges'),
+        ('agents', '0006_deployment_fields'),
     ]
 
     operations = [
