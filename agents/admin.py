@@ -9,7 +9,7 @@ from django.db.models import Count, Q, QuerySet
 from django.http import HttpRequest, HttpResponse
 
 from agents import challenges, device_life, host_events, host_life, silence, verification
-from agents.machine_admin import HandoverAdmin, MachineAccessAdmin
+from agents.machine_admin import HandoverAdmin, MachineAccessAdmin, MaintenanceAdmin
 from agents.models import (
     Alarm,
     CapacityChange,
@@ -28,7 +28,7 @@ from agents.models import (
 from agents.operator_pages import ReadOnly, act_with_reason, actor
 from apikit import clock
 
-__all__ = ["HandoverAdmin", "MachineAccessAdmin"]  # registered as this page is read
+__all__ = ["HandoverAdmin", "MachineAccessAdmin", "MaintenanceAdmin"]  # registered as this page is read
 DRAIN_S = 3600
 
 

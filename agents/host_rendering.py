@@ -6,7 +6,7 @@ from typing import Any
 
 from agents import challenges
 from agents import score as scoring
-from agents.models import Device, Enrolment, Host, HostEvent, ScoreEntry, SelfTest
+from agents.models import Device, Enrolment, Host, HostEvent, Maintenance, ScoreEntry, SelfTest
 from apikit.instants import instant, instant_or_none
 from apikit.money import Money
 from audit import ids
@@ -132,6 +132,22 @@ def score(row: Host, entries: list[ScoreEntry], *, at: datetime) -> dict[str, An
             for entry, mishap in zip(entries, mishaps, strict=True)
         ],
         "what_if": asdict(scoring.what_if(mishaps, at=at)),
+    }
+
+
+def maintenance(row: Maintenance) -> dict[str, Any]:
+    over = "withdrawn" if row.withdrawn_at else "over" if row.over_at else None
+    return {
+        "id": row.public_id,
+        "host": row.host.public_id,
+        "version": 1,
+        "actions": [],
+        "state": over or ("draining" if row.drained_at else "announced"),
+        "starts_at": instant(row.starts_at),
+        "ends_at": instant(row.ends_at),
+        "lead_s": row.lead_s,
+        "message": row.message,
+        "created_at": instant(row.announced_at),
     }
 
 

@@ -7,9 +7,9 @@ from django.db.models import QuerySet
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from agents import enrolment, host_life, host_rendering, machine_access, verification, workloads
+from agents import enrolment, host_life, host_rendering, machine_access, maintenance, verification, workloads
 from agents import score as scoring
-from agents.models import Device, Enrolment, Host, HostEvent, SelfTest
+from agents.models import Device, Enrolment, Host, HostEvent, Maintenance, SelfTest
 from apikit import pagination, strict_query
 from apikit.errors import InvalidInput
 from apikit.strict_fields import (
@@ -212,6 +212,46 @@ class HostSelfTests(_HostView):
         host = self.found(self.hosts(), "host", id)
         rows = self.mine(SelfTest, owner="host__owner").filter(host=host)
         return self.page(rows, host_rendering.self_test)
+
+
+class MaintenanceBody(StrictSerializer):
+    starts_at = Instant()
+    ends_at = Instant()
+    message = Text(max_length=300, min_length=1)
+    lead_s = Integer(
+        min_value=maintenance.LEAD_LEAST_S, max_value=maintenance.LEAD_MOST_S, required=False,
+        default=maintenance.LEAD_DEFAULT_S,
+    )  # fmt: skip
+
+
+class HostMaintenances(_HostView):
+    """Windows in which the machine will be away: tenants are told, it is drained before and opened again after."""
+
+    policy: ClassVar = {"get": "hosts:read", "post": "hosts:write"}
+    query: ClassVar = {"get": pagination.PARAMETERS}
+
+    def get(self, request: Request, id: str) -> Response:
+        host = self.found(self.hosts(), "host", id)
+        rows = self.mine(Maintenance, owner="host__owner").filter(host=host).select_related("host")
+        return self.page(rows, host_rendering.maintenance)
+
+    def post(self, request: Request, id: str) -> Response:
+        host = self.found(self.hosts(), "host", id)
+        asked = self.read(MaintenanceBody)
+        row = maintenance.announce(host_id=host.pk, by=self.principal.actor, at=self.at, **asked)
+        return self.created(host_rendering.maintenance(row), version=1, location=f"/hosts/{id}/maintenance")
+
+
+class HostMaintenance(_HostView):
+    policy: ClassVar = {"delete": "hosts:write"}
+
+    def delete(self, request: Request, id: str, maintenance_id: str) -> Response:
+        """Take the window back; a host that is drained for it already is opened again."""
+        host = self.found(self.hosts(), "host", id)
+        rows = self.mine(Maintenance, owner="host__owner").filter(host=host)
+        row = self.found(rows, "maint", maintenance_id)
+        maintenance.withdraw(maintenance_id=row.pk, by=self.principal.actor, at=self.at)
+        return Response(status=204)
 
 
 class EnrolmentCollection(OrganizationView):

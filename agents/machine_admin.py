@@ -5,7 +5,7 @@ from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse
 
 from agents import machine_access, machines, ssh
-from agents.machine_records import Handover, MachineAccess
+from agents.machine_records import Handover, MachineAccess, Maintenance
 from agents.operator_pages import ReadOnly, act_with_reason, actor
 from apikit import clock
 
@@ -71,3 +71,11 @@ class HandoverAdmin(ReadOnly):
             explanation="You have looked at it yourself. Its devices are free then; its host is verified anew.",
             act=lambda row, reason: machines.settle(handover_id=row.pk, reason=reason, by=actor(request), at=at),
         )  # fmt: skip
+
+
+@admin.register(Maintenance)
+class MaintenanceAdmin(ReadOnly):
+    list_display = ["host", "starts_at", "ends_at", "message", "drained_at", "over_at", "withdrawn_at", "announced_by"]
+    search_fields = ["host__name", "message"]
+    list_select_related = ["host"]
+    date_hierarchy = "starts_at"

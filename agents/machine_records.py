@@ -3,6 +3,8 @@
 from django.db import models
 from django.db.models import Q
 
+from audit import ids
+
 
 class MachineAccess(models.Model):
     """The platform's own way into a host over SSH: an account with our key, and the one host key that is trusted."""
@@ -67,3 +69,36 @@ class Handover(models.Model):
 
     def __str__(self) -> str:
         return f"{self.user} ({self.state})"
+
+
+class Maintenance(models.Model):
+    """A window in which an owner's machine is away, announced ahead (agents.maintenance)."""
+
+    id = models.UUIDField(primary_key=True, default=ids.new, editable=False)
+    host = models.ForeignKey("agents.Host", models.CASCADE, related_name="maintenances")
+    starts_at = models.DateTimeField()
+    ends_at = models.DateTimeField()
+    message = models.CharField(max_length=300)
+    lead_s = models.PositiveIntegerField()  # so long before it begins nothing new is taken, and tenants are told
+    announced_at = models.DateTimeField()
+    announced_by = models.CharField(max_length=80, blank=True)
+    withdrawn_at = models.DateTimeField(null=True, blank=True)
+    drained_at = models.DateTimeField(null=True, blank=True)
+    drain_reason = models.CharField(max_length=300, blank=True)
+    over_at = models.DateTimeField(null=True, blank=True)
+
+    class Meta:
+        verbose_name_plural = "maintenances"
+        indexes = [
+            models.Index(fields=["starts_at"], condition=Q(over_at=None, withdrawn_at=None), name="maintenance_ahead")
+        ]
+        constraints = [
+            models.CheckConstraint(condition=Q(ends_at__gt=models.F("starts_at")), name="maintenance_has_a_length")
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.host_id} from {self.starts_at:%Y-%m-%dT%H:%M:%SZ}"
+
+    @property
+    def public_id(self) -> str:
+        return ids.encode("maint", self.id)

@@ -3,7 +3,7 @@
 from django.db import models
 from django.db.models import Q
 
-from agents.machine_records import Handover, MachineAccess
+from agents.machine_records import Handover, MachineAccess, Maintenance
 from agents.records import (
     Alarm,
     CapacityChange,
@@ -31,6 +31,7 @@ __all__ = [
     "HostEvent",
     "LogChunk",
     "MachineAccess",
+    "Maintenance",
     "Receipt",
     "ScoreEntry",
     "SelfTest",

@@ -2,7 +2,7 @@
 
 from celery import shared_task
 
-from agents import capacity, logs, machines, score, silence, verification
+from agents import capacity, logs, machines, maintenance, score, silence, verification
 from apikit import clock
 
 
@@ -11,6 +11,7 @@ def sweep_silence(**_: object) -> None:
     at = clock.now()
     silence.sweep(at=at)
     verification.expire(at=at)
+    maintenance.tick(at=at)
 
 
 @shared_task(name="agents.forget_old")  # type: ignore[untyped-decorator]

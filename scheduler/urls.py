@@ -2,7 +2,7 @@
 
 from django.urls import path
 
-from scheduler import acts_api, api, offers_api
+from scheduler import acts_api, api, host_money_api, offers_api
 
 urlpatterns = [
     path("leases", api.LeaseCollection.as_view(), name="lease-collection"),
@@ -15,6 +15,9 @@ urlpatterns = [
     path("leases/<str:id>/actions/end", acts_api.LeaseEnd.as_view(), name="lease-end"),
     path("leases/<str:id>/actions/cancel", acts_api.LeaseEnd.as_view(), name="lease-cancel"),
     path("leases/<str:id>/actions/<str:action>", acts_api.LeaseAction.as_view(), name="lease-action"),
+    path("hosts/<str:id>/earnings", host_money_api.HostEarnings.as_view(), name="host-earnings"),
+    path("hosts/<str:id>/summary", host_money_api.HostSummary.as_view(), name="host-summary"),
+    path("hosts/<str:id>/price-advice", host_money_api.HostPriceAdvice.as_view(), name="host-price-advice"),
     path("offers", offers_api.OfferCollection.as_view(), name="offer-collection"),
     path("quotes", offers_api.QuoteCollection.as_view(), name="quote-collection"),
     path("quotes/<str:id>", offers_api.QuoteItem.as_view(), name="quote-item"),

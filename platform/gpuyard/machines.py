@@ -68,6 +68,37 @@ class Hosts[M](Resource[M]):
         """Iterate over what the host was asked to prove, and how it did."""
         return Call(Object, (host_id,), {"limit": limit})
 
+    @operation("host_maintenance_create", "POST", "/hosts/{id}/maintenance")
+    def announce_maintenance(
+        self, host_id: str, /, *, starts_at: str, ends_at: str, message: str, lead_s: int | None = None
+    ) -> Call[Object]:
+        """Say when the machine will be away: tenants are told, it is drained before and opened again after."""
+        body = {"starts_at": starts_at, "ends_at": ends_at, "message": message, "lead_s": lead_s}
+        return Call(Object, (host_id,), body=body)
+
+    @listing("host_maintenance_list", "/hosts/{id}/maintenance")
+    def maintenances(self, host_id: str, /, *, limit: int | None = None) -> Call[Object]:
+        return Call(Object, (host_id,), {"limit": limit})
+
+    @operation("host_maintenance_delete", "DELETE", "/hosts/{id}/maintenance/{maintenance_id}")
+    def withdraw_maintenance(self, host_id: str, maintenance_id: str, /) -> Call[Object]:
+        return Call(Object, (host_id, maintenance_id))
+
+    @operation("host_earnings", "GET", "/hosts/{id}/earnings")
+    def earnings(self, host_id: str, /, *, days: int | None = None) -> Call[Object]:
+        """What it earned by day and by lease, over the last days (30)."""
+        return Call(Object, (host_id,), {"days": days})
+
+    @operation("host_summary", "GET", "/hosts/{id}/summary")
+    def summary(self, host_id: str, /, *, days: int | None = None) -> Call[Object]:
+        """Detected, verified, in use, earned, what an idle hour costs, score moves, payouts."""
+        return Call(Object, (host_id,), {"days": days})
+
+    @operation("host_price_advice", "GET", "/hosts/{id}/price-advice")
+    def price_advice(self, host_id: str, /, *, cost_micros_per_gpu_hour: int | None = None) -> Call[Object]:
+        """Which price floor would leave the most; the cost is what an hour of use costs you (power)."""
+        return Call(Object, (host_id,), {"cost_micros_per_gpu_hour": cost_micros_per_gpu_hour})
+
 
 class Enrolments[M](Resource[M]):
     @operation("enrolment_create", "POST", "/enrolments")

@@ -6,10 +6,11 @@ from typing import Any
 import pytest
 from nacl.signing import SigningKey
 
-from agents import workloads
-from agents.models import Host, HostEvent, Workload
+from agents import enrolment, workloads
+from agents.models import Host, HostEvent, Receipt, Workload
 from tests.agents.conftest import Clock
 from tests.agents.fake_agent import SYNC, FakeAgent, make_agent, make_online_agent
+from tests.agents.test_receipts import receipt
 from tests.agents.test_sync import REFERENCE, start, want
 from tests.factories import after
 
@@ -226,3 +227,151 @@ def test_a_key_that_was_never_enrolled_is_nobodys(at: Clock) -> None:
     agent.key = SigningKey.generate()
 
     assert slug(agent.send()) == "unauthenticated"
+
+
+def test_ready_before_it_was_wanted_bills_no_second(at: Clock) -> None:
+    agent = make_online_agent()
+    future = {"lease": REFERENCE, "member": 0, "epoch": 1, "spec_hash": "0" * 64}
+    agent.sync(workloads=[agent.report(future | {"spec": {"devices": agent.uuids}}, "ready")])
+    at.forward(40)
+    agent.clock_s += 40
+
+    desired = start(agent)
+    agent.sync(workloads=[agent.report(desired, "ready")])
+
+    assert Workload.objects.get().ready_at == after(40)
+
+
+def test_nothing_is_heard_of_a_host_before_it_was_enrolled(at: Clock) -> None:
+    agent = FakeAgent()
+    agent.host, agent.key_id = "host_00000000000000000000000000", "0" * 32
+
+    assert slug(agent.send()) == "unauthenticated"
+    assert not Host.objects.exists()
+
+
+def test_a_cloned_disk_that_boots_beside_the_original_puts_both_out(at: Clock) -> None:
+    agent = make_online_agent()
+    clone = FakeAgent(
+        key=agent.key, host=agent.host, key_id=agent.key_id, control_keys=agent.control_keys, instance="instance-2",
+        boot_no=agent.boot_no + 1, clock_s=agent.clock_s + 3,
+    )  # fmt: skip
+    assert clone.send().status_code == 200  # as a reboot would look
+    at.forward(5)
+    agent.clock_s += 5
+
+    assert slug(agent.send()) == "agent-replay"  # the original speaks on: it was no reboot
+
+    assert agent.row.state == "quarantined"
+
+
+@pytest.mark.parametrize("claimed", [-1, 0, 10**9, 2**62])
+def test_a_generation_that_is_claimed_hides_nothing_and_frees_nothing(at: Clock, claimed: int) -> None:
+    agent = make_online_agent()
+    start(agent)
+
+    answer = agent.sync(have_generation=claimed)
+    assert [row["lease"] for row in answer["desired"]] == [REFERENCE]  # the whole list, whatever it says it has
+
+    workloads.unwant(reference=REFERENCE, at=at(), reason="end")
+    at.forward(60)
+    agent.clock_s += 60
+    agent.sync(have_generation=claimed)
+    assert Workload.objects.get().gone_at is None  # silence about it for a minute frees no device
+
+
+def test_receipts_for_another_hosts_lease_prove_nothing(at: Clock) -> None:
+    victim, liar = make_online_agent(), make_online_agent("node-2")
+    start(victim)
+
+    liar.sync(receipts=[receipt(liar, 1, "", kind="start")])
+
+    assert Receipt.objects.get().faults == ["workload"]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"a":' * 40 + b"1" + b"}" * 40,
+        b'{"boot_no": 1, "boot_no": 2}',
+        b'{"a": "' + b"x" * 300_000 + b'"}',
+        b"[" * 100_000,
+        b"\xff\xfe",
+        b'{"boot_no": 1e999}',
+        b"NaN",
+        b"[]",
+        b"",
+    ],
+    ids=["deep", "twice", "large", "brackets", "not utf-8", "infinite", "nan", "list", "nothing"],
+)
+def test_a_body_that_is_no_message_is_refused_and_the_host_is_not_heard(at: Clock, body: bytes) -> None:
+    agent = make_online_agent()
+    before = agent.row.last_heard_at
+    at.forward(9)
+    agent.seq += 1
+
+    response = agent.post(body, agent.headers(body))
+
+    assert response.status_code in {400, 413, 422}
+    agent.check_signature(response)
+    assert agent.row.last_heard_at == before
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"events": [{"n": -1, "kind": "xid"}, {"n": 2**63, "kind": "xid"}, {"n": True, "kind": "x"}, {"n": 1}]},
+        {"receipts": [{"n": -5}, {"n": 2**63}, {"n": 1, "member": -1, "epoch": -1}, {"n": 2, "member": 2**20}]},
+        {"logs": [{"lease": REFERENCE, "member": 0, "epoch": 1, "offset": -7, "text": "x"}]},
+        {"logs": [{"lease": REFERENCE, "member": 0, "epoch": 1, "offset": 2**63 - 1, "text": "x"}]},
+        {"logs": [{"lease": REFERENCE, "member": 0, "epoch": 1, "offset": 0, "bytes": 2**63, "text": "x"}]},
+        {"devices": [{"uuid": "SIM-node-1-0", "age_s": -(2**40), "readings": {"energy_mj": -1, "pcie_replays": -9}}]},
+        {"devices": [{"uuid": "SIM-node-1-0", "readings": {"slowdown_bits": -1, "nvlinks_up": -4, "pcie_width": 0}}]},
+        {"devices": [{"uuid": "SIM-node-1-0", "readings": {"slowdown_bits": 1e300, "pcie_generation": 1e308}}]},
+        {"devices": [{"uuid": "SIM-node-1-0", "readings": {"nvlinks_up": 2**60, "recovery_action": -3}}]},
+        {"devices": [{"uuid": "SIM-node-1-0", "readings": {"recovery_action": [1]}, "xids": [-1, 2**40, None, "79"]}]},
+        {"rss_mib": -1},
+        {"conditions": ["x" * 10_000, 7, None]},
+    ],
+    ids=lambda changes: json.dumps(changes)[:70],
+)
+def test_figures_that_cannot_be_never_fail_a_sync_and_bill_nothing(at: Clock, changes: dict[str, Any]) -> None:
+    agent = make_online_agent()
+    desired = start(agent)
+
+    agent.sync(workloads=[agent.report(desired, "probing")], **changes)
+
+    assert Workload.objects.get().ready_at is None
+    assert agent.row.last_seq == agent.seq
+
+
+def test_the_highest_boot_number_locks_a_host_out_by_its_own_hand_until_it_enrols_again(at: Clock) -> None:
+    agent = make_online_agent()
+    agent.boot_no, agent.seq = 2**63 - 1, 0
+    assert agent.send().status_code == 200
+    agent.boot_no = 2**63
+    assert slug(agent.send()) == "unauthenticated"
+
+    agent.boot_no, agent.seq = 1, 0
+    assert slug(agent.send()) == "agent-replay"
+    owner = agent.row.owner
+    _, token = enrolment.invite(
+        organization=owner, zone="sim-1", name=agent.name, access="public", created_by="t", at=at()
+    )
+    agent.key, agent.instance = SigningKey.generate(), "instance-3"
+    assert agent.enrol(token).status_code == 201
+    assert agent.send().status_code == 200
+
+
+def test_a_boot_id_that_changes_with_each_sync_heals_no_lost_device(at: Clock) -> None:
+    agent = make_online_agent()
+    agent.device_state = {agent.uuids[0]: {"xids": [79]}}
+    agent.sync()
+    agent.device_state = {agent.uuids[0]: {"state": "lost"}}
+    for number in range(3):
+        agent.boot_id = f"boot-from-the-future-{number}"
+        at.forward(5)
+        agent.clock_s += 5
+        agent.sync()
+
+    assert agent.row.devices.get(uuid=agent.uuids[0]).health == "lost"

@@ -8,7 +8,7 @@ import pytest
 from django.db import transaction
 from django.urls import get_resolver
 
-from agents import enrolment
+from agents import enrolment, maintenance
 from apikit import clock
 from audit import ids
 from billing import budgets, invoicing, payments
@@ -33,6 +33,11 @@ EXPECTED = {
     "hosts/<str:id>/events": "get:hosts:read",
     "hosts/<str:id>/score": "get:hosts:read",
     "hosts/<str:id>/self-tests": "get:hosts:read",
+    "hosts/<str:id>/maintenance": "get:hosts:read post:hosts:write",
+    "hosts/<str:id>/maintenance/<str:maintenance_id>": "delete:hosts:write",
+    "hosts/<str:id>/earnings": "get:billing:read",
+    "hosts/<str:id>/summary": "get:billing:read",
+    "hosts/<str:id>/price-advice": "get:billing:read",
     "enrolments": "get:hosts:read post:hosts:write",
     "enrolments/<str:id>": "get:hosts:read delete:hosts:write",
     "wallet": "get:billing:read",
@@ -210,6 +215,16 @@ def _member(owner: Organization) -> str:
     return make_member(owner, Role.VIEWER).public_id
 
 
+def _maintenance(host: str) -> str:
+    pk = ids.decode("host", host)
+    assert pk is not None
+    now = clock.now()
+    return maintenance.announce(
+        host_id=pk, starts_at=now + timedelta(days=1), ends_at=now + timedelta(days=2), message="new disks",
+        lead_s=3600, by="test", at=now,
+    ).public_id  # fmt: skip
+
+
 MAKERS: dict[str, Callable[[Organization], str]] = {
     "hosts": _host, "enrolments": _enrolment, "wallet/top-ups": _payment, "invoices": _invoice, "budgets": _budget,
     "webhooks": _webhook, "leases": _lease, "quotes": _quote, "api-keys": _key, "members": _member,
@@ -231,6 +246,8 @@ class Objects:
             path = path.replace("<str:id>", self.maker(owner))
         if "<str:delivery_id>" in path:
             path = path.replace("<str:delivery_id>", _delivery(owner))
+        if "<str:maintenance_id>" in path:
+            path = path.replace("<str:maintenance_id>", _maintenance(path.split("/")[1]))
         return self._rest(path)
 
     def nowhere(self, example: str) -> str:
