@@ -142,7 +142,7 @@ def _remedied(
 
 def _while_dirty(report: DeviceReport, memory: dict[str, Any]) -> tuple[str, str]:
     """A device that was not clean after a tenant is suspect until it is seen clean, and passes a self-test then."""
-    used, compute_mode = _number(report.readings.get("memory_used_mib")), report.readings.get("compute_mode")
+    used, compute_mode = number(report.readings.get("memory_used_mib")), report.readings.get("compute_mode")
     limit = memory["dirty"].get("limit_mib")
     empty = not report.readings.get("processes") and (used is None or limit is None or used <= limit)
     if report.state == "ok" and empty and not compute_mode and not report.readings.get("row_remap_pending"):
@@ -171,7 +171,7 @@ def is_quiet(report: DeviceReport) -> bool:
 def remembers_nothing(evidence: Mapping[str, Any]) -> bool:
     """Return whether nothing in what is remembered of a device would be judged otherwise by the passing of time."""
     late, link = evidence.get("late", []), evidence.get("link", [])
-    kept = ("xids", "slow", "standing", "must_reset", "held", "ghost_at")
+    kept = ("xids", "slow", "standing", "must_reset", "held", "ghost_at", "dirty")
     return not any(late) and not any(link) and not any(evidence.get(name) for name in kept)
 
 

@@ -6,7 +6,7 @@ from django.db import migrations, models
 class Migration(migrations.Migration):
 
     dependencies = [
-        ('agents', '0006_deployment_fields'),
+        ('agents', '0007_cleaning'),
     ]
 
     operations = [

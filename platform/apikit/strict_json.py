@@ -109,7 +109,9 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _check_digits(literal: str) -> None:
-    if len(literal) > DIGITS_LIMIT and sum(character.isdigit() for character in literal[: 4 * DIGITS_LIMIT]) > DIGITS_LIMIT:
+    if len(literal) <= DIGITS_LIMIT:
+        return
+    if sum(character.isdigit() for character in literal[: 4 * DIGITS_LIMIT]) > DIGITS_LIMIT:
         raise _malformed("number_too_long", f"A number has at most {DIGITS_LIMIT} digits.")
 
 

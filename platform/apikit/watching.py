@@ -1,8 +1,8 @@
 """Waiting for something in the database to move: thousands of waiters, one look for all of them a few times a second.
 
 Level-triggered: the position itself is compared, so a change before the wait began, or between two looks, is not
-missed, and nothing needs to be delivered to this process. Where LISTEN/NOTIFY would wake a little earlier, it would cost a
-connection of its own and a lock at every commit, and the look would be needed all the same.
+missed, and nothing needs to be delivered to this process. Where LISTEN/NOTIFY would wake a little earlier, it would
+cost a connection of its own and a lock at every commit, and the look would be needed all the same.
 
 A waiter is a coroutine that holds neither thread nor connection. What touches the database runs in a few threads of
 their own (`in_pool`).
