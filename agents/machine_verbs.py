@@ -128,10 +128,12 @@ def _giving(machine: Machine, term: Term) -> Iterator[Step]:
     yield Step("limits", lambda: _limits(machine, term.user), _act(machine, _limit(term.user)))
     content = _authorized(machine, term)
     where = f"~{term.user}/.ssh"
-    put = (
-        f"install -d -m 700 -o {name} -g {name} {where} && cat > {where}/.new && chown {name}:{name} {where}/.new"
-        f" && chmod 600 {where}/.new && mv {where}/.new {where}/authorized_keys"
+    # As the tenant himself: his home is his, and whatever he links there must lead root nowhere.
+    write = (
+        "umask 077; rm -f ~/.ssh/.new; mkdir -p ~/.ssh && cat > ~/.ssh/.new && mv -f ~/.ssh/.new ~/.ssh/authorized_keys"
     )
+    put = f"runuser -u {name} -- env HOME=/home/{term.user} sh -c {shlex.quote(write)}"
+    yield Step("end", lambda: _expires(machine, term), lambda: machine.sudo(_expire(term)))
     yield Step(
         "keys",
         lambda: _same(machine, f"{where}/authorized_keys", content, f"{len(term.keys)} keys"),
@@ -194,6 +196,24 @@ def _limit(user: str) -> str:
     folder = f"/etc/systemd/system/user-$(id -u {shlex.quote(user)}).slice.d"
     text = "[Slice]\\nMemoryMax=95%%\\nTasksMax=65536\\nCPUWeight=90\\n"
     return f"mkdir -p {folder} && printf '{text}' > {folder}/50-gpuyard.conf && systemctl daemon-reload"
+
+
+def _expire(term: Term) -> str:
+    """The account itself is over a day after the end at the latest, whatever keys its holder has added to his own."""
+    if term.left_s is None:
+        return f"usermod --expiredate '' {shlex.quote(term.user)}"
+    days = f"$(( ($(date +%s) + {max(0, term.left_s)}) / 86400 + 2 ))"
+    return f"usermod --expiredate $(date -u -d @$(( {days} * 86400 )) +%Y-%m-%d) {shlex.quote(term.user)}"
+
+
+def _expires(machine: Machine, term: Term) -> str | None:
+    field = machine.sudo(f"getent shadow {shlex.quote(term.user)} | cut -d: -f8")
+    day = field.out.strip()
+    if term.left_s is None:
+        return "no end" if field.ok and not day else None
+    now_s = machine.run("date +%s").out.strip()
+    wanted = (int(now_s) + max(0, term.left_s)) // 86_400 + 2 if now_s.isdigit() else -1
+    return f"day {day}" if day.isdigit() and abs(int(day) - wanted) <= 1 else None
 
 
 def _authorized(machine: Machine, term: Term) -> bytes:

@@ -3,6 +3,7 @@
 import os
 import pwd
 import subprocess
+import time
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -372,3 +373,36 @@ def test_a_machine_is_given_only_where_the_owner_offers_it(world: World) -> None
     assert lease.why_waiting is not None
     assert lease.why_waiting["counts"][0]["code"] == "bare_metal"
     assert HostEvent.objects.filter(kind="host.access_withdrawn").exists()
+
+
+def test_what_a_tenant_links_in_his_home_leads_root_nowhere(world: World, tmp_path: Path) -> None:
+    lease = world.active()
+    world.hand_over()
+    mine = tmp_path / "of-root"
+    mine.mkdir(mode=0o700)
+    (mine / "secret").write_text("root's")
+    (mine / ".new").symlink_to(mine / "secret")
+    home = Path(f"/home/{machines.account_name(lease.public_id)}")
+    with world.enter(lease) as tenant:
+        assert tenant.run(f"mv ~/.ssh ~/old; ln -s {mine} ~/.ssh").ok
+
+    term_changes.change_end(lease_id=lease.pk, end_at=world.at() + timedelta(days=2), at=world.at())
+    world.hand_over()
+    world.end(lease)
+    world.hand_over()
+
+    assert (mine.stat().st_uid, (mine / "secret").read_text()) == (0, "root's")
+    assert sorted(path.name for path in mine.iterdir()) == [".new", "secret"]
+    assert not home.exists()
+    assert accounts() == []
+
+
+def test_the_account_itself_ends_with_the_term(world: World) -> None:
+    lease = world.active()
+    world.hand_over()
+    user = machines.account_name(lease.public_id)
+    line = subprocess.run(["getent", "shadow", user], check=True, capture_output=True, text=True).stdout
+    last_day = int(line.split(":")[7])
+    today = int(time.time()) // 86_400
+
+    assert today < last_day <= today + 3
