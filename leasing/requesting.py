@@ -99,6 +99,8 @@ def _check_bare(request: Request, asked: Mapping[str, Any]) -> None:
         raise _invalid("/request", "bad_value", "A whole machine has whole GPUs.")
     if asked.get("on_interrupt") == OnInterrupt.RESTART_ELSEWHERE:
         raise _invalid("/on_interrupt", "bad_value", "A whole machine is not moved: end or wait_for_host.")
+    if asked.get("may_move"):
+        raise _invalid("/may_move", "bad_value", "A whole machine is not moved.")
     if asked.get("on_exit") == "restart":
         raise _invalid("/on_exit", "bad_value", "A whole machine has no command that could exit.")
 

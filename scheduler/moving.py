@@ -136,6 +136,8 @@ def _movable(currency: str, *, at: datetime) -> Iterator[Guest]:
     rows = running.filter(allowed).exclude(pk__in=lately)
     # A reserved lease has a place promised: it moves only if its tenant says so.
     rows = rows.exclude(term_kind=Lease.TermKind.RESERVED, may_move=False)
+    # What a tenant has done to a whole machine by hand stays on it.
+    rows = rows.exclude(constraints__has_key="bare")
     yield from (guest for guest in guests_of(list(rows), at=at) if _milli(guest) <= WHOLE_GPU_MILLI)
 
 
