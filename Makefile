@@ -62,8 +62,9 @@ bench-billing: $(READY)    ## metering, close and reconcile
 bench-api: $(READY)        ## lease creation beside a bare one-INSERT view
 	@$(BIN)/python bench/api.py $(ARGS)
 
-bench-agent: $(READY)      ## memory and cost of an agent
-	@$(BIN)/python bench/agent.py $(ARGS)
+bench-agent: $(READY)      ## memory and cost of an agent, and how many one control plane bears (ARGS: of the second)
+	@$(BIN)/python bench/agent.py
+	@$(BIN)/python bench/agent_scale.py $(ARGS)
 
 test-hosts: $(READY)       ## agents on hosts of their own, over SSH, with a real engine (root)
 	@deploy/test-requirements.sh

@@ -4,7 +4,8 @@
 
 Writes bench/out/agent.json. The agent is a real process with a real probe and the real pynvml on the tests' fake driver
 library (eight GPUs): the driver's own time is not in it. The baseline polls the same figures of the same fake once a
-second, as a terminal monitor does. `agents` and `sync_p99_s` belong to the control plane and are null here.
+second, as a terminal monitor does. `agents` and `sync_p99_s` belong to the control plane: bench/agent_scale.py adds
+them.
 """
 
 import argparse
@@ -49,7 +50,8 @@ def main() -> int:
         figures = measure(Path(folder), idle_s=options.idle_s, xids=options.xids)
     out = ROOT / "bench" / "out" / "agent.json"
     out.parent.mkdir(exist_ok=True)
-    out.write_text(json.dumps(figures, indent=1) + "\n")
+    kept = json.loads(out.read_text()) if out.exists() else {"agents": None, "sync_p99_s": None}
+    out.write_text(json.dumps(kept | figures, indent=1) + "\n")
     for name, value in figures.items():
         print(f"{name:24} {value}")
     return 0
@@ -93,8 +95,6 @@ def measure(folder: Path, *, idle_s: int, xids: int) -> dict[str, Any]:
             "xid_to_server_p50_s": round(statistics.median(latencies), 4),
             "xid_to_server_p99_s": round(sorted(latencies)[min(len(latencies) - 1, len(latencies) * 99 // 100)], 4),
             "gpus": GPUS,
-            "agents": None,
-            "sync_p99_s": None,
             "machine": f"{os.cpu_count()} CPUs, {platform.machine()}, Python {platform.python_version()}",
             "date": time.strftime("%Y-%m-%d"),
         }

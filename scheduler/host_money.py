@@ -26,7 +26,8 @@ from uuid import UUID
 from zoneinfo import ZoneInfo
 
 from django.conf import settings
-from django.db.models import Q
+from django.db.models import F, Q, Sum, Value
+from django.db.models.functions import Coalesce, Greatest, Least
 
 from agents.models import Device, Host
 from audit import ids
@@ -119,14 +120,12 @@ def market(*, sku: str, region: str, tier: str, at: datetime) -> Market:
     """Return what comparable GPUs sold in the last days."""
     since = at - timedelta(days=MARKET_DAYS)
     start_s, end_s = _s(since), _s(at)
+    seconds = Least(Coalesce(F("end_s"), Value(end_s)), Value(end_s)) - Greatest(F("start_s"), Value(start_s))
     rows = Segment.objects.filter(
         Q(end_s=None) | Q(end_s__gt=start_s), start_s__lt=end_s, meter__use="active",
         price_version__series__sku=sku, price_version__series__region=region, price_version__series__tier=tier,
-    ).select_related("price_version")  # fmt: skip
-    sold: dict[int, int] = defaultdict(int)
-    for row in rows.iterator(chunk_size=2000):
-        seconds = segments.overlap_s(row, start_s, end_s) * row.quantity
-        sold[row.price_version.price_micros_per_hour] += seconds
+    )  # fmt: skip
+    by_price = rows.values_list("price_version__price_micros_per_hour").annotate(sold=Sum(seconds * F("quantity")))
     hosts = Host.objects.filter(zone__region__slug=region, tier=tier, devices__model__slug=sku).exclude(state="retired")
     found = {host.pk: host for host in hosts}
     per_host: dict[UUID, int] = defaultdict(int)
@@ -136,7 +135,7 @@ def market(*, sku: str, region: str, tier: str, at: datetime) -> Market:
         gpus * max(0, end_s - max(start_s, _s(found[pk].enrolled_at or found[pk].created_at)))
         for pk, gpus in per_host.items()
     )
-    return Market(len(found), capacity, tuple(sorted(sold.items())))
+    return Market(len(found), capacity, tuple(sorted((price, int(sold)) for price, sold in by_price.order_by())))
 
 
 def income_per_gpu_hour(market: Market, *, floor_micros: int, cost_micros: int) -> int:
