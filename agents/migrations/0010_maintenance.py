@@ -8,7 +8,7 @@ from django.db import migrations, models
 class Migration(migrations.Migration):
 
     dependencies = [
-        ('agents', '0008_quiet_syncs'),
+        ('agents', '0009_quiet_syncs'),
     ]
 
     operations = [

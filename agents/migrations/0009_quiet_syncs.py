@@ -6,7 +6,7 @@ from django.db import migrations, models
 class Migration(migrations.Migration):
 
     dependencies = [
-        ('agents', '0007_cleaning'),
+        ('agents', '0008_capacity_changes_by_themselves'),
     ]
 
     operations = [
