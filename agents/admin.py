@@ -203,7 +203,7 @@ class HostEventAdmin(ReadOnly):
 @admin.register(CleaningRecord)
 class CleaningRecordAdmin(ReadOnly):
     list_display = ["at", "host", "device", "reference", "epoch", "was_clean", "duration_ms", "ended_at", "failed"]
-    list_filter = ["clean", "host"]
+    list_filter = ["was_clean", "host"]
     search_fields = ["reference", "device__uuid", "host__name"]
     list_select_related = ["host", "device"]
     date_hierarchy = "at"
