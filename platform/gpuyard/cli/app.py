@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 import click
 
 from gpuyard.cli import (
-    host_terms,
+    host_money,
     lease_acts,
     lease_verbs,
     market_verbs,
@@ -104,7 +104,7 @@ for verb in (
     *(reaching_verbs.ssh, reaching_verbs.port_forward),
     *(market_verbs.images, own_verbs.image, own_verbs.secret, market_verbs.models, market_verbs.regions),
     *(market_verbs.market, money_verbs.wallet, money_verbs.invoice, money_verbs.statement, money_verbs.budget),
-    *(host_terms.host, money_verbs.earnings, money_verbs.payout, receipt_verbs.receipt),
+    *(host_money.host, money_verbs.earnings, money_verbs.payout, receipt_verbs.receipt),
     *(people_verbs.key, people_verbs.member, people_verbs.webhook, people_verbs.audit, setup_verbs.completion),
     *(setup_verbs.up, setup_verbs.down, setup_verbs.status),
 ):
