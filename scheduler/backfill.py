@@ -17,6 +17,7 @@ from uuid import UUID
 from leasing import promised_price
 from leasing.assigning import Assignment
 from leasing.models import Lease
+from scheduler import second_opinion
 from scheduler.asks import ask_for, assignment, withheld
 from scheduler.overlay import Overlay
 from scheduler.placement import Ask, Placement, Refusal, units_mask
@@ -93,6 +94,7 @@ def _decide(
         act = assignment(lease, answer, pool, at=at, book=book)
         kept_back = withheld(act, answer, pool)
         if not kept_back:
+            second_opinion.check(pool, ask, answer)
             return answer, act
         ask = replace(ask, exclude_hosts=ask.exclude_hosts | kept_back)
 

@@ -23,7 +23,7 @@ from leasing.giving_way import Leaver, NotNow
 from leasing.models import Lease
 from leasing.notice_models import Notice
 from leasing.states import State
-from scheduler import asks, backfill, moving, placing, promises, spot_victims, waiting_line
+from scheduler import asks, backfill, moving, placing, promises, second_opinion, spot_victims, waiting_line
 from scheduler.guests import Guest, clear, guests_of, machines_of
 from scheduler.overlay import Overlay
 from scheduler.placement import Ask, HostView, Option, Placement, Refusal, decide, eligibility
@@ -216,5 +216,6 @@ def decide_cleared(pool: Pool, ask: Ask, choice: Choice, victims: Sequence[Guest
     """Return the engine's placement on the machines of a choice once its victims are gone, or None."""
     cleared = clear(pool, victims, until_s=seconds(times.begins_at))
     views = [cleared.hosts[key] for key in choice.machines]
-    found = decide(views, replace(ask, start_s=seconds(times.begins_at)), explain=False)
-    return found if isinstance(found, Placement) else None
+    then = replace(ask, start_s=seconds(times.begins_at))
+    found = decide(views, then, explain=False)
+    return found if isinstance(found, Placement) and second_opinion.lawful(cleared, then, found) else None

@@ -23,7 +23,7 @@ from leasing.giving_way import Leaver, NotNow
 from leasing.models import Lease
 from leasing.notice_models import LeaseMove, Notice
 from leasing.states import State
-from scheduler import asks, making_room
+from scheduler import asks, making_room, second_opinion
 from scheduler import pool as pools
 from scheduler.guests import Guest, guests_of
 from scheduler.placement import Ask, Placement, Refusal, decide
@@ -116,7 +116,7 @@ def destination(
     if ask.until_s is not None and ask.until_s <= ask.start_s:
         return None
     found = decide(pool.views(), ask, explain=False)
-    if not isinstance(found, Placement):
+    if not isinstance(found, Placement) or not second_opinion.lawful(pool, ask, found):
         return None
     found = replace(found, option_index=index)
     act = asks.assignment(lease, found, pool, at=at)

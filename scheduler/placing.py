@@ -16,13 +16,14 @@ from uuid import UUID
 
 from django.db import connection
 
+from agents import host_events
 from leasing import assigning, lifecycle, moves, waiting_notes
 from leasing.assigning import Assignment
 from leasing.calendar import DevicesTaken
 from leasing.models import Lease
 from leasing.states import EndReason, State
 from leasing.waiting_notes import Note
-from scheduler import backfill, explaining, promises
+from scheduler import backfill, explaining, promises, second_opinion
 from scheduler.backfill import Standing
 from scheduler.estimating import Estimates
 from scheduler.overlay import Overlay
@@ -165,6 +166,10 @@ def _settle(standing: Standing, done: Pass, unsafe: set[UUID], *, at: datetime) 
     if standing.fault is not None:
         done.failed += 1
         done.notes.append(Note(lease, FAULT, standing.place, None))
+        if isinstance(standing.fault, second_opinion.Unlawful):
+            host_events.raise_alarm(
+                kind=second_opinion.ALARM, subject=lease.public_id, detail=standing.fault.detail, at=at
+            )
     elif standing.refusal is not None and standing.pool is not None and standing.ask is not None:
         if lease.avoid_hosts and _failed_everywhere(lease, standing.refusal):
             _end_failed(lease, at=at)

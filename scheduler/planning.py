@@ -17,7 +17,7 @@ from leasing import assigning, image_services, quoted_terms, quotes, requesting,
 from leasing.calendar import DevicesTaken
 from leasing.models import Lease, Quote
 from leasing.requesting import Wanted
-from scheduler import asks, backfill, explaining, promises, waiting_line
+from scheduler import asks, backfill, explaining, promises, second_opinion, waiting_line
 from scheduler import pool as pools
 from scheduler.estimating import Estimates
 from scheduler.overlay import Overlay
@@ -75,7 +75,10 @@ def consider(
     pool, waiting = after_queue(term=wanted.price_term, currency=wanted.currency, at=at)
     ask = asks.ask_for(draft, pool, at=at, grace_s=_grace_s())
     order = waiting_line.ordered([*waiting, draft], at=at)
-    return Decision(draft, pool.decide(ask), pool, order.index(draft) + 1, waiting, at)
+    answer = pool.decide(ask)
+    if isinstance(answer, Placement):
+        second_opinion.check(pool, ask, answer)
+    return Decision(draft, answer, pool, order.index(draft) + 1, waiting, at)
 
 
 def start_of(decision: Decision, why: Mapping[str, Any]) -> dict[str, Any]:

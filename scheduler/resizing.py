@@ -15,7 +15,7 @@ from leasing import calendar, rebinding, requesting
 from leasing.calendar import DevicesTaken
 from leasing.grammar import Request
 from leasing.models import Lease
-from scheduler import asks, planning, recovery
+from scheduler import asks, planning, recovery, second_opinion
 from scheduler import pool as pools
 from scheduler.placement import Ask, Placement, Refusal
 from scheduler.placement.snapshot import ALL_UNITS
@@ -31,7 +31,10 @@ def consider(*, lease: Lease, request: Request, at: datetime) -> Decision:
     if all(option.slice is None for option in request.options):
         _free_own(pool, lease, at=at)
     ask = asks.ask_for(asked, pool, at=at, grace_s=int(settings.WORKLOAD_STOP_GRACE_S))
-    return Decision(asked, _at_home_or_elsewhere(pool, lease, ask), pool, len(waiting) + 1, waiting, at)
+    answer = _at_home_or_elsewhere(pool, lease, ask)
+    if isinstance(answer, Placement):
+        second_opinion.check(pool, ask, answer)
+    return Decision(asked, answer, pool, len(waiting) + 1, waiting, at)
 
 
 def _free_own(pool: Pool, lease: Lease, *, at: datetime) -> None:

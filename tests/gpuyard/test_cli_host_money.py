@@ -19,7 +19,9 @@ def test_earnings_are_shown_by_lease_or_by_day(server: ScriptedServer, shell: Sh
     by_lease, by_day = shell("host", "earnings", HOST), shell("host", "earnings", HOST, "--by", "day", "--days", "7")
 
     assert (by_lease.exit_code, by_day.exit_code) == (0, 0)
-    assert "lease_a" in by_lease.stdout and "9.00 CNY" in by_lease.stdout and "simulated" in by_lease.stdout
+    assert "lease_a" in by_lease.stdout
+    assert "9.00 CNY" in by_lease.stdout
+    assert "simulated" in by_lease.stdout
     assert "2026-11-30" in by_day.stdout
     assert [asked.query.get("days") for asked in server.asked] == [None, "7"]
 
@@ -32,7 +34,9 @@ def test_a_summary_says_how_much_is_in_use_and_what_an_idle_hour_costs(server: S
     shown = shell("host", "summary", HOST)
 
     assert shown.exit_code == 0
-    assert "42" in shown.stdout and "A100_80G" in shown.stdout and "not known" in shown.stdout
+    assert "42" in shown.stdout
+    assert "A100_80G" in shown.stdout
+    assert "not known" in shown.stdout
 
 
 def test_advice_takes_the_cost_of_an_hour_and_refuses_what_is_none(server: ScriptedServer, shell: Shell) -> None:
@@ -60,4 +64,5 @@ def test_a_window_of_maintenance_is_announced_listed_and_taken_back(server: Scri
     assert server.asked[0].body == {
         "starts_at": "2026-12-01T08:00:00Z", "ends_at": "2026-12-01T09:00:00Z", "message": "new fans", "lead_s": 3600,
     }  # fmt: skip
-    assert "new fans" in listed.stdout and "maintenance_1 is taken back." in taken_back.stderr
+    assert "new fans" in listed.stdout
+    assert "maintenance_1 is taken back." in taken_back.stderr
