@@ -18,6 +18,7 @@ from django.db.models import F, QuerySet
 from agents import machines
 from agents.models import Device, Host, Workload
 from agents.protocol import WorkloadSpec, digest
+from apikit import statements
 from apikit.errors import DomainError
 
 
@@ -99,7 +100,7 @@ def want_all(wanted: Sequence[Wanted], *, at: datetime) -> list[Workload]:
     # Hosts in the order of their ids, once: two who want the same hosts cannot deadlock.
     _bump(Host.objects.filter(pk__in={row.host_id for row in new}))
     _require_devices((row.host_id, row.spec["devices"]) for row in new)
-    Workload.objects.bulk_create(new)
+    statements.insert_all(new)
     machines.begin((row for row in new if row.kind == Workload.Kind.MACHINE), at=at)
     return rows
 

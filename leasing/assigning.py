@@ -16,6 +16,7 @@ from django.db import connection, transaction
 
 from agents import fence
 from agents.models import Device, Host, Workload
+from apikit import statements
 from apikit.errors import DomainError
 from leasing import calendar, moves, starting
 from leasing.calendar import DevicesTaken, Seat
@@ -102,7 +103,7 @@ def _together(acts: Sequence[tuple[UUID, Assignment]], *, at: datetime) -> dict[
             for lease in going
 
     )  # fmt: skip
-    LeaseMember.objects.bulk_create(row for lease in going for row in _members(lease, decided[lease.pk]))
+    statements.insert_all([row for lease in going for row in _members(lease, decided[lease.pk])])
     now = [lease for lease in going if starts[lease.pk] == at]
     devices = _devices({seat.device_id for lease in now for seat in seats[lease.pk]})
     starting.want_all(

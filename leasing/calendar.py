@@ -10,6 +10,7 @@ from django.db import IntegrityError, transaction
 from django.db.backends.postgresql.psycopg_any import DateTimeTZRange, NumericRange
 from django.db.models import Q
 
+from apikit import statements
 from apikit.errors import DomainError
 from leasing.models import Allocation, Lease, Quote
 
@@ -79,7 +80,7 @@ def bind_all(gangs: Iterable[Sequence[Allocation]]) -> list[Allocation]:
     wanted = sorted((row for gang in gangs for row in gang), key=lambda row: (row.device_id, row.units.lower))
     try:
         with transaction.atomic():
-            return Allocation.objects.bulk_create(wanted)
+            return statements.insert_all(wanted)
     except IntegrityError as fault:
         if "at_a_time" not in str(fault):
             raise

@@ -80,7 +80,7 @@ def _notice(it: Move) -> messages.Post:
 
 
 def _write_events(made: Sequence[Move], *, at: datetime) -> None:
-    LeaseEvent.objects.bulk_create(_event(it, at=at) for it in made)
+    statements.insert_all([_event(it, at=at) for it in made])
 
 
 def record_all(made: Sequence[Move], *, at: datetime) -> None:

@@ -4,11 +4,15 @@ Each is planned and run by itself, one after the other (with its own snapshot, w
 so a lock that one takes is held when the next looks.
 """
 
+import json
 from collections.abc import Sequence
+from datetime import datetime
 from functools import cache
 from typing import Any, NamedTuple
+from uuid import UUID
 
 from django.db import connection
+from django.db.backends.postgresql.psycopg_any import Range
 from django.db.models import Model
 from django.db.models.expressions import DatabaseDefault
 
@@ -47,6 +51,60 @@ def insert(row: Model, *, on_conflict: str = "") -> Statement:
             values.append(field.get_db_prep_save(value, connection))
     names = ", ".join(f'"{field.column}"' for field in fields)
     return Statement(f'INSERT INTO "{table}" ({names}) VALUES ({", ".join(marks)}) {on_conflict}', values)  # noqa: S608 -- names only
+
+
+def insert_all[Row: Model](rows: Sequence[Row], *, on_conflict: str = "") -> list[Row]:
+    """Write new rows of one model as `bulk_create` would, and return them: all of them are one value of the statement.
+
+    For hundreds of rows: the query builder and the driver take longer over a list of VALUES than the database over its
+    rows. With on_conflict what is there already stays as it is, and numbers that the table gives are not read back.
+    """
+    if not rows:
+        return []
+    table, fields = _columns(type(rows[0]))
+    own = [field for field in fields if not _from_table(field, rows)]
+    given = [[field.pre_save(row, add=True) for field in own] for row in rows]
+    names = [field.column for field in own]
+    text = json.dumps([dict(zip(names, line, strict=True)) for line in given], default=_text, ensure_ascii=False)
+    primary = next(field for field in fields if field.primary_key)
+    columns, numbered = ", ".join(f'"{name}"' for name in names), primary not in own and not on_conflict
+    back = f'RETURNING "{primary.column}"' if numbered else ""
+    source = f'json_populate_recordset(NULL::"{table}", %s::json)'
+    with connection.cursor() as cursor:
+        cursor.execute(f'INSERT INTO "{table}" ({columns}) SELECT {columns} FROM {source} {on_conflict} {back}', [text])  # noqa: S608 -- names only
+        keys = [key for (key,) in cursor.fetchall()] if numbered else []
+    for row, key in zip(rows, keys, strict=False):
+        row.pk = key
+    for row in rows:
+        row._state.adding, row._state.db = False, "default"
+    return list(rows)
+
+
+def _from_table(field: Any, rows: Sequence[Model]) -> bool:
+    """Tell whether the table gives this column: for all of the rows, or for none."""
+    if not field.primary_key and not field.has_db_default():
+        return False
+    values = [getattr(row, field.attname) for row in rows]
+    left = sum(isinstance(value, DatabaseDefault) or (value is None and field.primary_key) for value in values)
+    if left not in (0, len(rows)):
+        raise ValueError(f"some of the rows say their {field.name}, and some leave it to the table")
+    return bool(left)
+
+
+def _text(value: Any) -> str:
+    """Return what PostgreSQL reads as this value of a column."""
+    if isinstance(value, datetime):
+        return value.isoformat()
+    if isinstance(value, UUID):
+        return str(value)
+    if isinstance(value, Range):
+        if value.isempty:
+            return "empty"
+        lower, upper = ("" if end is None else _text(end) for end in (value.lower, value.upper))
+        return f"{value.bounds[0]}{lower},{upper}{value.bounds[1]}"
+    if isinstance(value, int):
+        return str(value)
+    raise TypeError(f"a {type(value).__name__} cannot be written so")
 
 
 @cache

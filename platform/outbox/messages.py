@@ -36,7 +36,7 @@ def post(*, topic: str, key: str, payload: dict[str, Any], organization_id: UUID
 
 def post_all(posts: Sequence[Post], *, at: datetime) -> None:
     """Write many messages at once, each as `post` does."""
-    Message.objects.bulk_create([_message(it, at=at) for it in posts], ignore_conflicts=True)
+    statements.insert_all([_message(it, at=at) for it in posts], on_conflict="ON CONFLICT DO NOTHING")
 
 
 def statement(it: Post, *, at: datetime) -> Statement:
