@@ -28,6 +28,11 @@ def free_units(device: DeviceView, mode: Mode, organization: Key, start_s: int, 
     return mask
 
 
+def wholly_free(host: HostView, organization: Key, start_s: int, until_s: int | None) -> int:
+    """Return how many devices can be let whole for the range."""
+    return sum(free_units(device, "whole", organization, start_s, until_s) == ALL_UNITS for device in host.devices)
+
+
 def in_mode(device: DeviceView, start_s: int, until_s: int | None) -> bool:
     """Tell whether the device already has a mode in the range (anybody holds a unit of it)."""
     return any(overlaps(busy, start_s, until_s) for busy in device.busy)

@@ -6,7 +6,7 @@
 from dataclasses import dataclass, replace
 
 from leasing.compat import HostOffers, Verdict, compat
-from scheduler.placement.availability import ends_after, free_resources
+from scheduler.placement.availability import ends_after, free_resources, wholly_free
 from scheduler.placement.seating import clique_sizes, offers_slice, seats_for
 from scheduler.placement.snapshot import FRACTION_UNITS, UNITS, Ask, HostView, Option, Seat, Want
 
@@ -201,7 +201,8 @@ def _too_small(host: HostView, option: Option, ask: Ask) -> Shortfall | None:
     ):
         if need > have:
             return Shortfall(code, need, have)
-    if seats_for(_emptied(host), option, ask) is None:
+    # Whole GPUs that are in service, in a clique wide enough, all can be had when nobody has them.
+    if option.slice is not None and seats_for(_emptied(host), option, ask) is None:
         return Shortfall("devices", option.count, alive)
     return None
 
@@ -224,7 +225,10 @@ def _room(host: HostView, option: Option, ask: Ask) -> Room | None:
 
 def _free_count(host: HostView, option: Option, ask: Ask) -> int:
     """How many of the wanted GPUs or slices the host could give now (0 where CPU, RAM or disk are what is short)."""
-    for count in range(option.count - 1, 0, -1):
+    most = option.count - 1
+    if option.slice is None:
+        most = min(most, wholly_free(host, ask.organization, ask.start_s, ask.until_s))
+    for count in range(most, 0, -1):
         if _room(host, resized(option, count=count, nodes=1), ask) is not None:
             return count
     return 0
@@ -242,7 +246,8 @@ def earliest_start(host: HostView, option: Option, ask: Ask) -> int | None:
     """
     length = None if ask.until_s is None else ask.until_s - ask.start_s
     for moment in (ask.start_s, *ends_after(host, ask.start_s)):
-        later = replace(ask, start_s=moment, until_s=None if length is None else moment + length)
+        until = None if length is None else moment + length
+        later = ask if moment == ask.start_s else replace(ask, start_s=moment, until_s=until)
         if _room(host, option, later) is not None:
             return moment
     return None
