@@ -38,7 +38,7 @@ status: $(READY)  ## what of the embedded stack runs
 
 test: $(READY)    ## all tests; says which parts it skips (ARGS='tests/billing -k floor' narrows)
 	@deploy/test-requirements.sh
-	@$(BIN)/pytest -n $(WORKERS) --dist loadfile $(ARGS)
+	@$(BIN)/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
 check: lint types layers test  ## what CI runs
 

@@ -69,11 +69,12 @@ def request(
     payable = payable_micros(owner=owner, currency=currency, at=at, earned_before=earned_before)
     most_minor, _ = pricing.to_minor(max(0, payable), micros_per_minor=fine)
     amount_minor = most_minor if amount_minor is None else amount_minor
-    if not 1 <= amount_minor <= most_minor or amount_minor * fine < minimum_micros:
+    least_micros = max(minimum_micros, fine)
+    if not 1 <= amount_minor <= most_minor or amount_minor * fine < least_micros:
         raise NothingToPayOut(
-            f"{pricing.show(payable)} {currency} can be paid out, {pricing.show(minimum_micros)} at least.",
+            f"{pricing.show(payable)} {currency} can be paid out, {pricing.show(least_micros)} at least.",
             payable=pricing.money(payable, currency),
-            minimum=pricing.money(minimum_micros, currency),
+            minimum=pricing.money(least_micros, currency),
         )
     n = Payout.objects.filter(payee=earnings, period=period).count()
     payout = Payout.objects.create(

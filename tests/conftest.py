@@ -30,6 +30,17 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
+# What starts whole stacks, engines and machines goes first, so that no worker has it left when the others are done.
+LONGEST_FIRST = ("e2e", "chaos", "node", "embedded", "api")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put the longest folders first; within them the order stays."""
+    here = Path(__file__).parent
+    ranks = {name: rank for rank, name in enumerate(LONGEST_FIRST)}
+    items.sort(key=lambda item: ranks.get(item.path.parent.name if item.path.is_relative_to(here) else "", len(ranks)))
+
+
 class NetworkIsOff(RuntimeError):
     """A test called an address outside this machine. No OSError, so that no code under test takes it for a fault."""
 

@@ -96,6 +96,18 @@ _OBJECTS = {
     ),
     "Budget": "id:text name:text label:text? amount:money thresholds_bp:list action:text created_at:at",
     "Earning": "currency:text balance:money in_transit:money",
+    "HostEarnings": (
+        "host:text simulated:bool currency:text time_zone:text from:at to:at total:map by_day:list by_lease:list"
+    ),
+    "HostSummary": (
+        "host:text simulated:bool state:text detected:map verification:any use:map earned:map idle_hour:list"
+        " score_bp:int score_moves:list payouts:list from:at to:at"
+    ),
+    "PriceAdvice": "host:text simulated:bool price_floor:money items:list",
+    "Maintenance": (
+        "id:text version:int actions:texts host:text state:text starts_at:at ends_at:at lead_s:int message:text"
+        " created_at:at"
+    ),
     "Payout": "id:text state:text period:text amount:any currency:text created_at:at settled_at:at?",
     "ApiKey": (
         "id:text version:int actions:texts name:text prefix:text scopes:texts created_at:at expires_at:at?"
@@ -124,6 +136,8 @@ _SHOWN = {
     "lease_charges": "Charges", "lease_receipt": "Receipt", "offer": "Offer", "quote": "Quote", "image": "Image",
     "secret": "Secret", "gpu_model": "GpuModel", "region": "Region", "market": "MarketPrice", "host": "Host",
     "host_devices": "Device", "host_events": "HostEvent", "host_score": "Score", "host_self_test": "SelfTest",
+    "host_earnings": "HostEarnings", "host_summary": "HostSummary", "host_price_advice": "PriceAdvice",
+    "host_maintenance": "Maintenance",
     "enrolment": "Enrolment", "wallet": "Wallet", "wallet_top_up": "TopUp", "wallet_voucher": "Voucher",
     "ledger_entry": "LedgerEntry", "statement": "Statement", "invoice": "Invoice", "budget": "Budget",
     "earning": "Earning", "payout": "Payout", "receipt_key": "ReceiptKey", "api_key": "ApiKey",

@@ -136,6 +136,8 @@ def _success(operation: Operation) -> Json:
         return {"description": "Done."}
     if operation.form.startswith("text/"):
         return {"description": "The document.", "content": {operation.form: {"schema": {"type": "string"}}}}
+    if operation.form.startswith("application/"):
+        return {"description": "The document.", "content": {operation.form: {}}}
     content: Json = {"application/json": {"schema": api_answers.of(operation)}}
     if operation.streams:
         content["text/event-stream"] = {"schema": {"type": "string"}}

@@ -5,7 +5,7 @@ from datetime import datetime
 from typing import Any, ClassVar
 from uuid import UUID
 
-from django.db import OperationalError, connection, transaction
+from django.db import InterfaceError, OperationalError, connection, transaction
 from django.db.models import Model, QuerySet
 from django.http import HttpRequest
 from django.http.response import HttpResponseBase
@@ -250,10 +250,10 @@ class OrganizationView(APIView):
 
     def _after_count(self, exc: Exception) -> Exception:
         """Count a request that was refused before its count was asked for; return what it is refused with."""
-        if self._is_uncounted:
+        if self._is_uncounted and not isinstance(exc, (OperationalError, InterfaceError)):
             try:
                 self._count("requests")
-            except rate_limits.RateLimited as refusal:
+            except (rate_limits.RateLimited, OperationalError, InterfaceError) as refusal:
                 return refusal
         return exc
 

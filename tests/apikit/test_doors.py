@@ -9,7 +9,7 @@ import pytest
 from django.db import OperationalError, connection, transaction
 from django.test import Client
 
-from apikit import clock, idempotency
+from apikit import clock, idempotency, rate_limits
 from apikit.models import IdempotentAnswer
 from outbox.models import Endpoint
 from tests.apikit import example_door
@@ -338,3 +338,13 @@ def test_organizations_do_not_see_each_others_lists(caller: Caller, make_caller:
     make_organization()
 
     assert make_caller().get(NOTES).json()["items"] == []
+
+
+def test_a_database_that_goes_away_before_the_request_is_counted_is_503_too(caller: Caller, monkeypatch: Any) -> None:
+    def gone(*_: object, **__: object) -> None:
+        raise OperationalError("the connection is closed")
+
+    monkeypatch.setattr(rate_limits, "statement", gone)
+    answer = caller.post(NOTES, BODY)
+
+    assert (answer.status_code, slug(answer)) == (503, "unavailable")

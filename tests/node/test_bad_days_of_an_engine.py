@@ -74,6 +74,7 @@ def _named(spec: str) -> dict[str, Any]:
 
 def test_rule_11_a_name_in_use_is_inspected_and_adopted_if_it_is_the_same(fake: FakeEngine) -> None:
     fake.answers["GET /images/a/b:c/json"] = json_answer({"Id": "i", "Config": {"User": ""}})
+    fake.answers["POST /networks/create"] = json_answer({"message": "name in use"}, status=409)
     fake.answers["POST /containers/create"] = json_answer({"message": "name in use"}, status=409)
     fake.answers["GET /containers/gy-x-0-1/json"] = json_answer(_named("s1"))
     engine = DockerEngine(str(fake.path))
