@@ -29,6 +29,11 @@ CONDITION_OF_CODE = {9: "driver_missing", 12: "driver_missing", 18: "driver_mism
 CDI_FOLDERS = (Path("/etc/cdi"), Path("/var/run/cdi"))
 
 
+def restart_after_s(short_lives: int, *, first_s: float = RESTART_MIN_S) -> float:
+    """Return the wait before the next probe, after so many lives in a row that were short: first_s, then doubling."""
+    return min(first_s * 2.0 ** min(short_lives - 1, 16), RESTART_MAX_S) if short_lives else 1.0
+
+
 class NvidiaDriver:
     """The Driver of NVIDIA GPUs. event: told of each Xid, as (uuid, xid)."""
 
@@ -144,15 +149,14 @@ class NvidiaDriver:
 
     def _keep(self) -> None:
         """Keep one probe alive: start, read, judge, wait, again."""
-        wait_s = self._restart_min_s
+        short_lives = 0
         while not self._closed.is_set():
             began_s = self._now_s()
             self._one_life()
-            lived_s = self._now_s() - began_s
-            wait_s = self._restart_min_s if lived_s > GOOD_LIFE_S else min(wait_s * 2, RESTART_MAX_S)
+            short_lives = 0 if self._now_s() - began_s >= GOOD_LIFE_S else short_lives + 1
             self._inventoried.set()  # without a driver there is an inventory too: an empty one
             self._changed()
-            self._closed.wait(wait_s if lived_s < GOOD_LIFE_S else 1.0)
+            self._closed.wait(restart_after_s(short_lives, first_s=self._restart_min_s))
 
     def _one_life(self) -> None:
         self._stuck = [process for process in self._stuck if process.poll() is None]

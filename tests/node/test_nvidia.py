@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from agents.node.nvidia import NvidiaDriver
+from agents.node.nvidia import NvidiaDriver, restart_after_s
 from tests.fakes.control_plane import FakeControlPlane
 from tests.fakes.nvml import FakeNvml, build, why_no_compiler
 from tests.node.conftest import Agent, until
@@ -254,3 +254,7 @@ def test_an_agent_tells_of_an_xid_of_the_kernel_log_within_two_seconds(
     finally:
         agent.kill()
         os.close(writer)
+
+
+def test_a_probe_that_died_is_started_again_after_30_s_and_later_each_time_it_dies_soon() -> None:
+    assert [restart_after_s(deaths) for deaths in (0, 1, 2, 3, 6, 5000)] == [1.0, 30.0, 60.0, 120.0, 600.0, 600.0]

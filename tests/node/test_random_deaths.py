@@ -200,12 +200,7 @@ def test_random_deaths_of_core_probe_and_engine(hosts: list[Host], request: pyte
             _unwant(host, device)
     until(lambda: not _running(), within_s=60, what="the end of all")
     for host in hosts:
-        try:
-            until(lambda host=host: not host.plane.requests[-1].workloads, within_s=60, what="the last word")
-        except AssertionError:
-            pytest.xfail(
-                "Known fault, cause not found: now and then an ended workload is told of for longer (STATUS.md)."
-            )
+        until(lambda host=host: not host.plane.requests[-1].workloads, within_s=60, what="the last word")
         _receipts_tell_each_second_once(host)
 
 
