@@ -19,8 +19,7 @@ from leasing.assigning import Assignment
 from leasing.calendar import HELD_EPOCH
 from leasing.models import Allocation, Lease, LeaseMember
 from leasing.moves import locked, move
-from leasing.notice_models import LeaseMove, Notice
-from leasing.promises import LEAVING
+from leasing.notice_models import LEAVING, LeaseMove, Notice
 from leasing.states import EndReason, OnInterrupt, State
 
 Cause, Outcome = Notice.Cause, Notice.Outcome

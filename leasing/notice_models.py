@@ -53,6 +53,10 @@ class Notice(models.Model):
         return f"{self.cause} at {self.ends_at:%Y-%m-%d %H:%M:%S}"
 
 
+# By these a lease leaves its devices to somebody else: from `Lease.leaves_at` on they are bound to another.
+LEAVING = frozenset({Notice.Cause.SPOT_RECLAIM, Notice.Cause.OWNER_RETURNS, Notice.Cause.MOVE})
+
+
 class LeaseMove(models.Model):
     """One lease moved from a host to another, or about to be: what the day's and the fleet's limits count."""
 

@@ -8,7 +8,7 @@ from uuid import UUID
 from agents import workloads
 from apikit.instants import instant as instant_text
 from leasing.models import Lease, LeaseEvent
-from leasing.notice_models import Notice
+from leasing.notice_models import LEAVING, Notice
 from outbox import messages
 
 TOPIC = "lease.notice"
@@ -47,7 +47,7 @@ def withdraw(lease: Lease, *, causes: Iterable[str], at: datetime, detail: str) 
     open_ones = list(lease.notices.filter(closed_at=None, cause__in=list(causes)))
     if not open_ones:
         return 0
-    if lease.leaves_at is not None:
+    if lease.leaves_at is not None and any(notice.cause in LEAVING for notice in open_ones):
         lease.leaves_at = None
         lease.save(update_fields=["leaves_at"])
     close(lease_id=lease.pk, outcome=Notice.Outcome.WITHDRAWN, at=at, causes=causes)

@@ -15,11 +15,10 @@ from django.db.models import Q
 from billing import downtime
 from leasing import noticing
 from leasing.models import Lease, LeaseEvent
-from leasing.notice_models import Notice
+from leasing.notice_models import LEAVING
 from leasing.states import State
 
 WHY = "It was taken sooner than it was promised: these seconds are free."
-LEAVING = frozenset({Notice.Cause.SPOT_RECLAIM, Notice.Cause.OWNER_RETURNS, Notice.Cause.MOVE})
 
 
 def missing_s(*, ran_s: int, min_runtime_s: int, promised_s: int, given_s: int | None, early_s: int) -> int:

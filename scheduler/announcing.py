@@ -22,8 +22,7 @@ from leasing import giving_way, noticing, parking
 from leasing.giving_way import Cause, Outcome
 from leasing.models import Lease
 from leasing.moves import locked
-from leasing.notice_models import Notice
-from leasing.promises import LEAVING
+from leasing.notice_models import LEAVING, Notice
 from leasing.states import State
 
 log = logging.getLogger(__name__)

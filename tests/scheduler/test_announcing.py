@@ -5,7 +5,7 @@ import pytest
 from agents import host_life
 from agents.models import Host, Workload
 from billing import metering, price_list, reconcile, spot, wallets
-from leasing import promises, term_changes
+from leasing import noticing, promises, term_changes
 from leasing.models import Lease
 from leasing.notice_models import Notice
 from leasing.states import EndReason, State
@@ -172,6 +172,22 @@ def test_a_cap_and_a_notice_together_end_it_at_the_sooner_of_the_two() -> None:
     lease.refresh_from_db()
     assert lease.state == State.PENDING
     assert metering.cost(reference=lease.public_id, at=after(9999)).seconds == 1600
+
+
+def test_a_notice_that_is_off_leaves_another_by_which_the_devices_go_as_it_is() -> None:
+    _, lease = _lease(term="spot", notice_s=600, constraints=_cap(3_000_000))
+    successor = make_lease(at=after(1000))
+    place(at=after(1001))
+    making_room._tried.clear()
+    making_room.make_room(at=after(1002))  # leaves at 1,602
+    lease.refresh_from_db()
+    noticing.give(lease, cause=Notice.Cause.BALANCE, ends_at=after(1500), at=after(1003))
+
+    announcing.announce(at=after(1004))  # there is money again
+
+    lease.refresh_from_db(), successor.refresh_from_db()
+    assert _open(lease) == [("spot_reclaim", after(1602))]
+    assert (lease.leaves_at, successor.state) == (after(1602), State.SCHEDULED)
 
 
 def test_a_host_that_dies_before_the_minimum_runtime_costs_a_spot_tenant_nothing() -> None:
