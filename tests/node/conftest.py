@@ -73,7 +73,7 @@ class Agent:
 
     def processes(self, name: str) -> list[int]:
         """Return the pids of the workload's processes in the sandbox, by the mark in their environment."""
-        mark = f"GPUYARD_CONTAINER={name}".encode()
+        mark = f"GPUYARD_SANDBOX={(self.folder / 'workloads' / name).resolve()}".encode()
         found = []
         for pid in filter(str.isdigit, os.listdir("/proc")):
             try:

@@ -2,13 +2,16 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
 from datetime import timedelta
+from pathlib import Path
 
 from nacl.signing import SigningKey
 
+from agents.node.private_files import folder_in_memory
 from tests.fakes.control_plane import FakeControlPlane
 from tests.node.conftest import ROOT, Agent, until
 
@@ -91,12 +94,12 @@ def test_without_answers_the_dead_man_timer_stops_the_workload(plane: FakeContro
 
 def test_answers_keep_a_workload_alive_past_its_first_deadline(plane: FakeControlPlane, agent: Agent) -> None:
     plane.hold_s = 1
-    key = plane.want(devices=agent.devices[:1], valid_for_s=3)
+    key = plane.want(devices=agent.devices[:1], valid_for_s=6)
     plane.wait_step(key, "ready")
     launcher = min(agent.processes("gy-lease_1-0-1"))
     sent = len(plane.requests)
 
-    until(lambda: len(plane.requests) >= sent + 6, what="six more syncs", within_s=15)
+    until(lambda: len(plane.requests) >= sent + 9, what="nine more syncs", within_s=30)
 
     assert launcher in agent.processes("gy-lease_1-0-1")
     assert plane.step(key) == "ready"
@@ -236,3 +239,31 @@ def test_an_orderly_end_leaves_workloads_running(plane: FakeControlPlane, agent:
     assert agent.terminate() == 0
 
     assert agent.processes("gy-lease_1-0-1") != []
+
+
+def test_two_agents_on_one_machine_leave_each_others_workloads_alone(
+    plane: FakeControlPlane, agent: Agent, tmp_path: Path
+) -> None:
+    other_plane = FakeControlPlane(hold_s=2)
+    other_plane.start()
+    other = Agent(other_plane, tmp_path / "other", "--driver", "sim", "--engine", "process", "--sim", "A100_80G x1")
+    try:
+        other.start()
+        key = plane.want(devices=agent.devices[:1])
+        same_name = other_plane.want(devices=other.devices[:1])
+        plane.wait_step(key, "ready")
+        other_plane.wait_step(same_name, "ready")
+        kept = other.processes("gy-lease_1-0-1")
+
+        plane.unwant(key)
+        plane.wait_step(key, "gone")
+
+        assert agent.processes("gy-lease_1-0-1") == []
+        assert min(kept) in other.processes("gy-lease_1-0-1")
+        assert other_plane.step(same_name) == "ready"
+        other_plane.unwant(same_name)
+        other_plane.wait_step(same_name, "gone")
+    finally:
+        other.kill()
+        other_plane.stop()
+        shutil.rmtree(folder_in_memory(other.folder), ignore_errors=True)

@@ -25,6 +25,7 @@ from agents.node import clocks, durable
 from agents.node.engines import LABEL_HOST, LABEL_LEASE, Container, EngineError, Login, NoSuchContainer, Plan, Progress
 
 MARK = "GPUYARD_CONTAINER"
+PLACE = "GPUYARD_SANDBOX"
 NOBODY = 65534
 KILL_WAIT_S = 60
 # The launcher stays the workload's parent, so that the exit code is known even if the agent was dead when it ended.
@@ -64,6 +65,7 @@ class ProcessEngine:
     disk_quota: bool | None = False
 
     def __init__(self, root: Path) -> None:
+        root = root.resolve()
         self._root, self._scratch = root, root.parent / "scratch"
         root.mkdir(mode=0o711, parents=True, exist_ok=True)
         self._children: dict[str, subprocess.Popen[bytes]] = {}
@@ -102,6 +104,7 @@ class ProcessEngine:
             **plan.env,
             **published,
             MARK: plan.name,
+            PLACE: str(folder),
             "GPUYARD_IMAGE": plan.image,
         }
         argv = plan.command or ["/bin/sh", "-c", DEMO, "demo"]
@@ -282,13 +285,13 @@ class ProcessEngine:
         self._reap(folder.name)
         text = _read(folder / "pid")
         if text:
-            return int(text) if is_of(int(text), folder.name) else None
+            return int(text) if is_of(int(text), folder) else None
         return next(iter(self._pids(folder.name)), None)
 
-    @staticmethod
-    def _pids(container: str) -> list[int]:
+    def _pids(self, container: str) -> list[int]:
         """Return every process that carries the workload's mark, also those that left its session."""
-        return [int(name) for name in os.listdir("/proc") if name.isdigit() and is_of(int(name), container)]
+        folder = self._root / container
+        return [int(name) for name in os.listdir("/proc") if name.isdigit() and is_of(int(name), folder)]
 
     def _reap(self, container: str) -> None:
         child = self._children.get(container)
@@ -344,9 +347,13 @@ def environment_of(pid: int) -> dict[str, str]:
     return {name.decode(errors="replace"): value.decode(errors="replace") for name, _, value in parts}
 
 
-def is_of(pid: int, container: str) -> bool:
-    """Return whether a live process (no zombie) carries the mark of the workload."""
-    if environment_of(pid).get(MARK) != container:
+def is_of(pid: int, folder: Path) -> bool:
+    """Return whether a live process (no zombie) carries the mark of the workload that has this folder.
+
+    The name alone is not enough: two agents on one machine may each have a workload of the same name.
+    """
+    seen = environment_of(pid)
+    if seen.get(MARK) != folder.name or seen.get(PLACE, str(folder)) != str(folder):
         return False
     stat = _read(Path(f"/proc/{pid}/stat")) or ""
     return stat.rpartition(")")[2].split()[:1] not in ([], ["Z"], ["X"])
