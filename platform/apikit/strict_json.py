@@ -111,7 +111,9 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 def _check_digits(literal: str) -> None:
     if len(literal) <= DIGITS_LIMIT:
         return
-    if sum(character.isdigit() for character in literal[: 4 * DIGITS_LIMIT]) > DIGITS_LIMIT:
+    # Zeros before the first other digit say only where the point is: the shortest text of a double may begin with five.
+    told = literal.lstrip("-0.")[: 4 * DIGITS_LIMIT]
+    if len(literal) > 4 * DIGITS_LIMIT or sum(character.isdigit() for character in told) > DIGITS_LIMIT:
         raise _malformed("number_too_long", f"A number has at most {DIGITS_LIMIT} digits.")
 
 

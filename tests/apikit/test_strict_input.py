@@ -66,6 +66,14 @@ def test_what_is_no_json_is_400(raw: bytes, code: str) -> None:
     assert (found.status, found.slug, found.facts["errors"][0]["code"]) == (400, "malformed-json", code)
 
 
+def test_what_a_double_is_written_as_is_read_also_with_zeros_before_its_digits() -> None:
+    number = 0.00012345678901234567
+
+    assert len(repr(number)) == 22
+    assert strict_json.loads(b'{"n": ' + repr(number).encode() + b"}") == {"n": number}
+    assert refusal(b'{"n": 0.' + b"0" * 5000 + b"1}").slug == "malformed-json"
+
+
 def test_twenty_digits_are_read_and_one_more_is_not() -> None:
     assert strict_json.loads(b"9" * 20) == 99_999_999_999_999_999_999
     assert refusal(b"9" * 21).slug == "malformed-json"
