@@ -22,7 +22,7 @@ from django.conf import settings
 from django.db import transaction
 from django.db.models import Exists, OuterRef, Q
 
-from agents import baselines, capacity, host_events, host_life
+from agents import baselines, host_events, host_life
 from agents.models import Host, SelfTest, Workload
 from apikit.errors import DomainError
 from audit import log
@@ -144,7 +144,6 @@ def _move_tier(host: Host, tier: str, *, reason: str, by: str, at: datetime) -> 
     Host.objects.filter(pk=host.pk).update(tier=tier, version=host.version)
     facts = {"from": was, "to": str(tier)}
     host_events.record(host_id=host.pk, kind=f"host.{tier}", detail=reason, by=by, at=at, facts=facts)
-    capacity.changed([host.pk])
     log.record(
         actor=by, organization=host.owner_id, action=f"host.{tier}", target=host.public_id, before=was, after=tier,
         why=reason, at=at,

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from agents import capacity, host_events
+from agents import host_events
 from agents.models import CleaningRecord, Device, Workload
 
 CHECK_LIMIT = 32
@@ -55,7 +55,6 @@ def _take_out(device: Device, bad: list[dict[str, Any]], *, limit_mib: int | Non
     Device.objects.filter(pk=device.pk).update(**changed)
     host_events.record(host_id=device.host_id, device_id=device.pk, kind="device.dirty", detail=reason, at=at)
     host_events.raise_alarm(kind="device_dirty", subject=device.public_id, detail=reason, at=at)
-    capacity.changed([device.host_id])
 
 
 def _limit_mib(listed: Any) -> int | None:

@@ -5,7 +5,7 @@ from uuid import UUID
 
 from django.db import transaction
 
-from agents import capacity, host_events, host_life, quiet
+from agents import host_events, host_life, quiet
 from agents.models import Device
 from audit import log
 
@@ -48,7 +48,6 @@ def _set(device_id: UUID, kind: str, changes: dict[str, object], *, reason: str,
     device.save(update_fields=list(changes))
     quiet.forget(host.pk)
     host_events.record(host_id=host.pk, device_id=device.pk, kind=kind, detail=reason, by=by, at=at)
-    capacity.changed([host.pk])
     after = {"health": device.health, "cordoned": device.cordoned}
     log.record(
         actor=by, organization=host.owner_id, action=kind, target=device.public_id, before=before, after=after,

@@ -12,7 +12,7 @@ from uuid import UUID
 from django.conf import settings
 from django.db import transaction
 
-from agents import availability, capacity, fence, host_events
+from agents import availability, fence, host_events
 from agents.models import Host, Workload
 from apikit.errors import DomainError, InvalidInput, NotFound
 from audit import log
@@ -65,7 +65,6 @@ def move(host: Host, to: str, *, at: datetime, reason: str, by: str = "") -> Non
     facts = {"from": was, "to": to}
     event = host_events.record(host_id=host.pk, kind=f"host.{to}", detail=reason, by=by, at=at, facts=facts)
     _tell(host, f"host.{to}", event.pk, at=at)
-    capacity.changed([host.pk])
     if by:
         _audit(host, f"host.{to}", before={"state": was}, after={"state": to}, reason=reason, by=by, at=at)
 
@@ -182,7 +181,6 @@ def edit(*, host_id: UUID, changes: Mapping[str, Any], by: str, at: datetime) ->
     host.save(update_fields=[*before, "version"])
     after = {name: changes[name] for name in before}
     host_events.record(host_id=host.pk, kind="host.edited", by=by, at=at, facts={"before": before, "after": after})
-    capacity.changed([host.pk])
     _audit(host, "host.edited", before=before, after=after, reason="", by=by, at=at)
     return host
 
@@ -196,7 +194,6 @@ def _schedule(host: Host, to: str, *, reason: str, by: str, at: datetime, deadli
         Scheduling(to), "host.draining"
     )
     host_events.record(host_id=host.pk, kind=kind, detail=reason, by=by, at=at, facts=facts)
-    capacity.changed([host.pk])
     _audit(host, kind, before={"scheduling": was}, after={"scheduling": to}, reason=reason, by=by, at=at)
 
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from agents import capacity, enrolment, host_events, host_life
+from agents import enrolment, host_events, host_life
 from agents.models import Device, Host
 from agents.protocol import digest
 from catalogue import matching
@@ -35,7 +35,6 @@ def apply(*, host: Host, document: Mapping[str, Any], stated_hash: str, peer: st
     changed = _hardware_change(host.inventory, gpus) if host.inventory else ""
     _write_host(host, document, stated_hash, peer)
     _write_devices(host, gpus, at)
-    capacity.changed([host.pk])
     if enrolment.quarantine_shared_gpus(host_id=host.pk, uuids=[gpu["uuid"] for gpu in gpus], at=at):
         host.refresh_from_db(fields=["state"])
     if changed:

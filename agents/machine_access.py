@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from django.conf import settings
 from django.db import transaction
 
-from agents import capacity, host_events, host_life, ssh
+from agents import host_events, host_life, ssh
 from agents.bootstrap import OPERATIONS_USER
 from agents.machine_records import MachineAccess
 from agents.models import Host
@@ -185,7 +185,6 @@ def _settle(host: Host) -> None:
     if host.bare_metal != bare_metal:
         host.bare_metal = bare_metal
         Host.objects.filter(pk=host.pk).update(bare_metal=bare_metal)
-        capacity.changed([host.pk])
 
 
 def _note(host: Host, kind: str, *, before: object, after: object, why: str, by: str, at: datetime) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 from django.conf import settings
 
-from agents import capacity, cleaning, health, host_events, quiet
+from agents import cleaning, health, host_events, quiet
 from agents.models import Device, Host, Workload
 from agents.protocol import (
     FAILURES,
@@ -207,7 +207,6 @@ def _judge(device: Device, report: DeviceReport, *, leased: bool, rebooted: bool
             at=at,
             facts={"from": device.health, "xids": report.xids, "provider_fault": verdict.provider_fault},
         )
-        capacity.changed([device.host_id])
     if changed:
         Device.objects.filter(pk=device.pk).update(**changed)
         for name, value in changed.items():

@@ -13,7 +13,7 @@ from uuid import UUID
 
 from django.db import transaction
 
-from agents import capacity, host_life
+from agents import host_life
 from agents.models import Host, HostEvent, ScoreEntry
 
 FULL_BP = 10_000
@@ -103,5 +103,4 @@ def _bring_up_to_date(host_id: UUID, *, at: datetime) -> int:
     if host.reliability_bp == shown_bp:
         return 0
     Host.objects.filter(pk=host_id).update(reliability_bp=shown_bp)
-    capacity.changed([host_id])
     return 1

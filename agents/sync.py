@@ -19,7 +19,6 @@ from django.db.models import Case, DateTimeField, ExpressionWrapper, F, Q, Value
 from django.db.models.functions import Coalesce, Greatest
 
 from agents import (
-    capacity,
     host_events,
     host_life,
     inventory,
@@ -248,7 +247,6 @@ def _heard(host: Host, request: SyncRequest, *, at: datetime) -> None:
         )
         Host.objects.filter(pk=host.pk).update(conditions=conditions)
         host.conditions = conditions
-        capacity.changed([host.pk])
     if host.state in {Host.State.SUSPECT, Host.State.LOST}:
         back = Host.State.UNVERIFIED if host.tier == Host.Tier.UNVERIFIED else Host.State.ONLINE
         host_life.move(host, back, at=at, reason=f"Heard again after being {host.state}.")

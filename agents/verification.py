@@ -20,7 +20,7 @@ from uuid import UUID
 from django.db import transaction
 from django.db.models import F
 
-from agents import capacity, challenges, host_events, host_life, inventory, self_test_answers
+from agents import challenges, host_events, host_life, inventory, self_test_answers
 from agents.models import Device, Host, SelfTest
 from agents.self_test_answers import Verdict, check
 from audit import ids
@@ -187,7 +187,6 @@ def _conclude(host: Host, test: SelfTest, verdict: Verdict, *, at: datetime) -> 
         _verify(host, level=level, at=at)
     else:
         _unverify(host, verdict.reason, at=at)
-    capacity.changed([host.pk])
 
 
 def _device_checks(test: SelfTest, verdict: Verdict) -> list[dict[str, Any]]:
