@@ -80,7 +80,7 @@ def _files(reconciler: "Reconciler", workload: Workload) -> Check:
 
 
 def _scratch(reconciler: "Reconciler", workload: Workload) -> Check:
-    if reconciler.keeps_scratch_of(workload):
+    if reconciler.kept_scratch.outlives(workload):
         return _check("scratch", True, "kept for its lease, which goes on here")
     try:
         reconciler.engine.remove_scratch(workload.scratch)
@@ -157,6 +157,6 @@ def collect_left_overs(reconciler: "Reconciler") -> None:
         with contextlib.suppress(NoSuchContainer):
             reconciler.engine.remove_network(name)
     for scratch, lease in reconciler.engine.scratches(reconciler.host).items():
-        if scratch not in kept and not reconciler.is_scratch_kept(lease):
+        if scratch not in kept and not reconciler.kept_scratch.is_of(lease):
             with contextlib.suppress(NoSuchContainer):
                 reconciler.engine.remove_scratch(scratch)

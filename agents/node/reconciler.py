@@ -16,6 +16,8 @@ from agents.node.bringing_up import BringUp
 from agents.node.drivers import Driver
 from agents.node.engines import Container, Engine, EngineError
 from agents.node.journal import Journal
+from agents.node.kept_scratch import KeptScratch
+from agents.node.observing import LIST_EVERY_S, Observing
 from agents.node.orphans import Orphans
 from agents.node.private_files import PrivateFiles
 from agents.node.receipts import Receipts
@@ -23,9 +25,7 @@ from agents.node.taking_down import take_down
 from agents.node.watching import Watching
 from agents.node.workload import ON_THE_WAY, Key, Workload
 
-LIST_EVERY_S = 30.0
 RETRY_ENGINE_S = 5.0
-SECOND_LOOKS_S = (0.2, 1.0)
 DEADLINE_LAG_PART = 4
 
 
@@ -57,15 +57,11 @@ class Reconciler:
         self.boot_id = boot_id or clocks.boot_id()
         self.lock = threading.RLock()
         self.workloads: dict[Key, Workload] = {}
-        self.engine_fault = ""
         self.jobs: dict[Key, threading.Thread] = {}
         self._up: dict[Key, BringUp] = {}
-        self._observed: dict[str, Container] | None = None
-        self.listed_s = -1e9
-        self._stale = True
-        self._hinted_s = -1e9
+        self.observing = Observing(engine=engine, host=host, now_s=now_s)
         self.orphans = Orphans(self)
-        self._scratch_kept: set[str] = set()
+        self.kept_scratch = KeptScratch(self)
         self._said: set[str] = set()
         self._answered_s: float | None = None
         self._silence_limit_s = 30.0
@@ -82,7 +78,7 @@ class Reconciler:
             if answer.desired is not None:
                 admission.take_in(self, [protocol.DesiredWorkload.from_json(row) for row in answer.desired])
                 self.synced = True
-                self._keep_scratch({row["lease"] for row in answer.desired} | set(answer.scratch))
+                self.kept_scratch.take({row["lease"] for row in answer.desired} | set(answer.scratch))
             for key, workload in list(self.workloads.items()):
                 valid_for_s = answer.valid_for_s.get(workload.text_key)
                 if valid_for_s is None and answer.desired is not None and workload.wanted:
@@ -94,21 +90,6 @@ class Reconciler:
                     self.journal.forget(key)
             self._save_deadlines()
         self.work.ring()
-
-    def _keep_scratch(self, leases: set[str]) -> None:
-        """Take in whose scratch is to be kept on this host; what is over is removed at once."""
-        if self._scratch_kept - leases:
-            self.orphans.collect_now()
-        self._scratch_kept = leases
-
-    def is_scratch_kept(self, lease: str) -> bool:
-        return not self.synced or lease in self._scratch_kept
-
-    def keeps_scratch_of(self, workload: Workload) -> bool:
-        """Return whether the scratch of a workload that ends is used again, by the next epoch of its lease."""
-        with self.lock:
-            others = [w for w in self.workloads.values() if w is not workload and not w.over]
-            return self.is_scratch_kept(workload.lease) or any(w.scratch == workload.scratch for w in others)
 
     def _save_deadlines(self) -> None:
         """Keep renewed deadlines when the journal's lag by a quarter: after a crash, what runs must not end too early
@@ -147,9 +128,10 @@ class Reconciler:
                 self.workloads[workload.key] = workload
             if self._receipts is not None:
                 self._receipts.mend(list(self.workloads.values()))
-            observed = self._list()
+            self.observing.list()
+            observed = self.observing.containers or {}
             for workload in self.workloads.values():
-                container = observed.get(workload.name) if observed is not None else None
+                container = observed.get(workload.name)
                 if container is not None and container.running and workload.step == "ready":
                     workload.container = container.id
                     self.event_of(workload, "adopted", "found running after a restart of the agent")
@@ -159,35 +141,23 @@ class Reconciler:
     def tick(self) -> float:
         """Start whatever is due, and return after how many seconds to look again if nothing rings."""
         # Outside the lock: an engine that hangs must not keep us from telling the server so.
-        if self._is_list_due(self.now_s()):
-            self._list()
+        if self.observing.is_due(self.now_s()):
+            self.observing.list()
         with self.lock:
             now = self.now_s()
-            if self._observed is not None:
+            observed = self.observing.containers
+            if observed is not None:
                 for key in sorted(self.workloads):
-                    self._step(self.workloads[key], self._observed, now)
-                self.orphans.stop(self._observed, now)
+                    self._step(self.workloads[key], observed, now)
+                self.orphans.stop(observed, now)
             if self._receipts is not None:
                 self._receipts.beat(list(self.workloads.values()))
             return self._next_look_s(self.now_s())
 
     def look_again(self) -> None:
         """Hint: something may have changed in the engine."""
-        self._hinted_s = self.now_s()
-        self._stale = True
+        self.observing.hint()
         self.work.ring()
-
-    def _is_list_due(self, now: float) -> bool:
-        return (
-            self._stale
-            or self._observed is None
-            or now - self.listed_s >= LIST_EVERY_S
-            or any(self.listed_s < due <= now for due in self._second_looks_s())
-        )
-
-    def _second_looks_s(self) -> list[float]:
-        """Return when to list again after the last hint: an engine tells of an end before its own list shows it."""
-        return [self._hinted_s + later for later in SECOND_LOOKS_S]
 
     def idle(self) -> bool:
         """Return whether no job runs (for tests and for an orderly end)."""
@@ -195,22 +165,12 @@ class Reconciler:
             return not self.jobs
 
     def _next_look_s(self, now: float) -> float:
-        if self._observed is None:
+        if self.observing.containers is None:
             return RETRY_ENGINE_S
-        waits = [LIST_EVERY_S, *(due - now for due in self._second_looks_s() if due > self.listed_s)]
+        waits = [LIST_EVERY_S, *(due - now for due in self.observing.due_s())]
         waits += [w.deadline_s - now for w in self.workloads.values() if w.deadline_s is not None and not w.over]
         waits += [due - now for due in (*self.orphans.due_s(), *self.watching.due_s())]
         return max(0.05, min(waits))
-
-    def _list(self) -> dict[str, Container] | None:
-        self._stale, began_s = False, self.now_s()
-        try:
-            self._observed = {container.name: container for container in self.engine.containers(self.host)}
-        except EngineError as fault:
-            self.engine_fault, self._observed = str(fault), None
-            return None
-        self.engine_fault, self.listed_s = "", began_s
-        return self._observed
 
     def _step(self, workload: Workload, observed: dict[str, Container], now: float) -> None:
         must_end = self._must_end(workload, now)
@@ -283,12 +243,12 @@ class Reconciler:
                 act()
             except EngineError as fault:
                 with self.lock:
-                    self.engine_fault = str(fault)
+                    self.observing.fault = str(fault)
             finally:
                 with self.lock:
                     self.jobs.pop(workload.key, None)
                     self._up.pop(workload.key, None)
-                    self._stale = True
+                    self.observing.outdate()
                 self.work.ring()
 
         thread = threading.Thread(target=job, name=f"{what}-{workload.name}", daemon=True)

@@ -116,7 +116,7 @@ class Syncing:
 
     def _all_conditions(self) -> list[str]:
         found = set(self._conditions()) | set(self._driver.conditions())
-        if self._reconciler.engine_fault:
+        if self._reconciler.observing.fault:
             found.add("engine_down")
         if abs(self._wire.clock_offset_s) > SKEW_CONDITION_S:
             found.add("clock_skew")

@@ -41,7 +41,7 @@ class Watching:
         if container is not None and container.running:
             self._look_inside(workload, now)
             return
-        if self._r.listed_s <= workload.since_s:
+        if self._r.observing.listed_s <= workload.since_s:
             self._r.look_again()  # the list is older than the workload: it proves nothing
             return
         self._health.pop(workload.key, None)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import psycopg
 
-from agents.node.engines.process import MARK, environment_of
+from agents.node.engines.sandbox_processes import MARK, environment_of
 from embedded import processes, stack
 from tests.running_stack import RunningStack
 

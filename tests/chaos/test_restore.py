@@ -19,7 +19,7 @@ import httpx2
 import psycopg
 import pytest
 
-from agents.node.engines.process import MARK, environment_of
+from agents.node.engines.sandbox_processes import MARK, environment_of
 from tests.chaos import world
 from tests.chaos.killing import _children as children
 from tests.chaos.killing import _is_ours as is_ours

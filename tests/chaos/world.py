@@ -6,7 +6,7 @@ import time
 from collections import defaultdict
 from pathlib import Path
 
-from agents.node.engines.process import MARK, environment_of
+from agents.node.engines.sandbox_processes import MARK, environment_of
 from agents.node.sim import VISIBLE
 from tests.running_stack import RunningStack
 

@@ -4,13 +4,12 @@ It is no isolation boundary, and says so: same kernel, same network, no image is
 the workload: a pid, output, an exit code, SIGTERM before SIGKILL, and being found again after the agent's own death.
 
 A folder per workload holds `meta.json` (what it is), `pid` (written by the launcher, before the workload starts), `log`
-and `exit`. A process counts as ours only if its environment names the workload: pids are reused.
+and `exit`.
 """
 
 import contextlib
 import json
 import os
-import select
 import shutil
 import signal
 import socket
@@ -23,38 +22,11 @@ from typing import Any
 
 from agents.node import clocks, durable
 from agents.node.engines import LABEL_HOST, LABEL_LEASE, Container, EngineError, Login, NoSuchContainer, Plan, Progress
+from agents.node.engines import sandbox_processes as processes
+from agents.node.engines.sandbox_programs import DEMO, LAUNCHER
 
-MARK = "GPUYARD_CONTAINER"
-PLACE = "GPUYARD_SANDBOX"
 NOBODY = 65534
 KILL_WAIT_S = 60
-# The launcher stays the workload's parent, so that the exit code is known even if the agent was dead when it ended.
-# `trap :` (not `''`): an ignored signal would be inherited by the workload.
-LAUNCHER = """
-echo $$ > pid.new && mv pid.new pid
-trap : TERM INT HUP
-"$@" &
-child=$!
-while :; do
-  wait $child; code=$?
-  kill -0 $child 2>/dev/null || break
-done
-echo $code > exit.new && mv exit.new exit
-"""
-# What runs for an image without a command: it shows its GPUs and then lives until it is stopped.
-DEMO = """
-trap 'echo "stopping: SIGTERM received"; exit 0' TERM
-echo "process sandbox (no container engine on this machine): $GPUYARD_IMAGE"
-n=0; IFS=,
-for gpu in $GPUYARD_GPU_UUIDS; do echo "GPU $n: $gpu${GPUYARD_SIMULATED:+ (simulated)}"; n=$((n+1)); done
-echo "$n GPUs visible; rank ${NODE_RANK:-0} of ${NNODES:-1}"
-beat=0
-while :; do
-  beat=$((beat+1)); echo "heartbeat $beat"
-  if [ $beat -lt 120 ]; then sleep 1 & else sleep 15 & fi
-  wait $!
-done
-"""
 
 
 class ProcessEngine:
@@ -103,8 +75,8 @@ class ProcessEngine:
             "HOME": str(folder),
             **plan.env,
             **published,
-            MARK: plan.name,
-            PLACE: str(folder),
+            processes.MARK: plan.name,
+            processes.PLACE: str(folder),
             "GPUYARD_IMAGE": plan.image,
         }
         argv = plan.command or ["/bin/sh", "-c", DEMO, "demo"]
@@ -150,7 +122,7 @@ class ProcessEngine:
         pid = self._pid(folder, meta)
         exit_code = None
         if meta["started"] and pid is None:
-            text = _read(folder / "exit")
+            text = processes.read_text(folder / "exit")
             exit_code = int(text) if text else None
         return Container(
             id=container,
@@ -167,7 +139,7 @@ class ProcessEngine:
         if pid is None:
             raise NoSuchContainer(f"{container} does not run")
         # The workload's own environment as the kernel has it, not what we meant to give it.
-        inside = environment_of(_workload_pid(pid))
+        inside = processes.environment_of(processes.workload_pid(pid))
         if not inside:
             return 126, ""
         try:
@@ -263,7 +235,7 @@ class ProcessEngine:
         except OSError:
             ring()
             return
-        threading.Thread(target=_ring_at_end, args=(handle, ring), name=f"watch-{pid}", daemon=True).start()
+        threading.Thread(target=processes.ring_at_end, args=(handle, ring), name=f"watch-{pid}", daemon=True).start()
 
     def _folders(self) -> list[Path]:
         return sorted(folder for folder in self._root.iterdir() if (folder / "meta.json").exists())
@@ -283,15 +255,13 @@ class ProcessEngine:
         if not meta["started"] or meta.get("boot_id") != clocks.boot_id():
             return None
         self._reap(folder.name)
-        text = _read(folder / "pid")
+        text = processes.read_text(folder / "pid")
         if text:
-            return int(text) if is_of(int(text), folder) else None
+            return int(text) if processes.is_of(int(text), folder) else None
         return next(iter(self._pids(folder.name)), None)
 
     def _pids(self, container: str) -> list[int]:
-        """Return every process that carries the workload's mark, also those that left its session."""
-        folder = self._root / container
-        return [int(name) for name in os.listdir("/proc") if name.isdigit() and is_of(int(name), folder)]
+        return processes.pids_of(self._root / container)
 
     def _reap(self, container: str) -> None:
         child = self._children.get(container)
@@ -302,7 +272,7 @@ class ProcessEngine:
         """Return when nothing of the workload runs any more, or after `wait_s`."""
         deadline = time.monotonic() + wait_s
         while (pids := self._pids(container)) and (left_s := deadline - time.monotonic()) > 0:
-            _await_one(pids, min(left_s, 1.0))
+            processes.await_one(pids, min(left_s, 1.0))
             self._reap(container)
 
     @staticmethod
@@ -315,66 +285,9 @@ class ProcessEngine:
                     os.kill(pid, number)
 
 
-def _ring_at_end(handle: int, ring: Callable[[], None]) -> None:
-    poll = select.poll()
-    poll.register(handle, select.POLLIN)
-    poll.poll()
-    os.close(handle)
-    ring()
-
-
-def _await_one(pids: list[int], wait_s: float) -> None:
-    """Return when one of the processes has ended, or after `wait_s`."""
-    poll = select.poll()
-    handles = []
-    for pid in pids:
-        with contextlib.suppress(OSError):
-            handles.append(os.pidfd_open(pid))
-            poll.register(handles[-1], select.POLLIN)
-    if len(handles) == len(pids):
-        poll.poll(int(wait_s * 1000))
-    for handle in handles:
-        os.close(handle)
-
-
-def environment_of(pid: int) -> dict[str, str]:
-    """Return the environment with which a process was started; empty when it is gone or not ours to read."""
-    try:
-        raw = Path(f"/proc/{pid}/environ").read_bytes()
-    except OSError:
-        return {}
-    parts = (part.partition(b"=") for part in raw.split(b"\0") if part)
-    return {name.decode(errors="replace"): value.decode(errors="replace") for name, _, value in parts}
-
-
-def is_of(pid: int, folder: Path) -> bool:
-    """Return whether a live process (no zombie) carries the mark of the workload that has this folder.
-
-    The name alone is not enough: two agents on one machine may each have a workload of the same name.
-    """
-    seen = environment_of(pid)
-    if seen.get(MARK) != folder.name or seen.get(PLACE, str(folder)) != str(folder):
-        return False
-    stat = _read(Path(f"/proc/{pid}/stat")) or ""
-    return stat.rpartition(")")[2].split()[:1] not in ([], ["Z"], ["X"])
-
-
-def _workload_pid(launcher: int) -> int:
-    """Return the launcher's child, which is the workload itself."""
-    text = _read(Path(f"/proc/{launcher}/task/{launcher}/children")) or ""
-    return int(text.split()[0]) if text.split() else launcher
-
-
 def _free_port(port_range: tuple[int, int] | None) -> int:
     for port in range(*port_range) if port_range else (0,):
         with socket.socket() as probe, contextlib.suppress(OSError):
             probe.bind(("127.0.0.1", port))
             return int(probe.getsockname()[1])
     raise EngineError("port_exhausted", "no port of the owner's range is free")
-
-
-def _read(path: Path) -> str | None:
-    try:
-        return path.read_text().strip()
-    except (FileNotFoundError, ProcessLookupError):
-        return None
