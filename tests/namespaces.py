@@ -1,5 +1,9 @@
-"""Hosts of their own on one machine: network namespaces on a bridge, whose cable can be pulled and put back."""
+"""Hosts of their own on one machine: network namespaces on a bridge, whose cable can be pulled and put back.
 
+Names and addresses are the machine's, so a second run beside this one (another worker, another checkout) waits for it.
+"""
+
+import fcntl
 import ipaddress
 import os
 import shutil
@@ -11,6 +15,7 @@ from pathlib import Path
 NETWORK = ipaddress.ip_network("10.213.7.0/24")
 CONTROL = str(NETWORK[1])  # where hosts find the control plane, which listens on the machine's loopback
 BRIDGE, TABLE = "gytest0", "gpuyard_test"
+LOCK = "/run/gpuyard-test-namespaces.lock"
 
 
 def why_no_namespaces() -> str | None:
@@ -68,7 +73,13 @@ class Namespace:
 def namespaces(count: int) -> Iterator[list[Namespace]]:
     """Make a bridge with so many hosts on it; whatever they ask of CONTROL is answered by this machine's loopback."""
     made = [Namespace(number) for number in range(count)]
-    _sweep(made)
+    with open(LOCK, "a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # the kernel lets go of it when this process ends, however it ends
+        _sweep(made)
+        yield from _with(made)
+
+
+def _with(made: list[Namespace]) -> Iterator[list[Namespace]]:
     try:
         _run("ip", "link", "add", BRIDGE, "type", "bridge")
         _run("ip", "address", "add", f"{CONTROL}/{NETWORK.prefixlen}", "dev", BRIDGE)

@@ -143,15 +143,12 @@ class BringUp:
             except EngineError:
                 seen = None  # it may end between the look and the exec: the next inspect says so
             if seen is not None and sorted(seen) == sorted(self._w.devices):
-                # It may have ended while we looked: what has ended was never ready.
-                if self._r.engine.inspect(container).running:
+                # It may have ended while we looked, or not have begun: neither was ever ready.
+                state = self._r.engine.inspect(container)
+                if state.running and state.begun:
                     break
-                continue
             if time.monotonic() > deadline:
-                raise EngineError(
-                    "gpu_invisible",
-                    f"the container sees {seen or 'no GPU'}, and was to see {', '.join(self._w.devices)}",
-                )
+                raise self._never_ready(state, seen)
             self._check()
             time.sleep(PROBE_EVERY_S)
         self._w.visible = seen
@@ -163,6 +160,12 @@ class BringUp:
             "started", f"sees its {len(seen)} GPUs", lease=self._w.lease, member=self._w.member, epoch=self._w.epoch
         )
         self._r.move(self._w, "ready")
+
+    def _never_ready(self, state: Container, seen: list[str] | None) -> EngineError:
+        if not state.begun:
+            return EngineError("engine_error", f"its program had not begun after {PROBE_FOR_S:.0f} s")
+        wanted = ", ".join(self._w.devices)
+        return EngineError("gpu_invisible", f"the container sees {seen or 'no GPU'}, and was to see {wanted}")
 
     def _wait_until_healthy(self, container: str) -> bool:
         """Wait for its health check to pass once; return False if it ended first. Raises EngineError: health_failed."""

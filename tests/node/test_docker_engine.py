@@ -239,4 +239,5 @@ def test_from_wanted_to_ready_takes_little_more_than_the_engine_itself(
     key = plane.want(image=IMAGE, devices=host.devices[:1], command=FOREVER)
     plane.wait_step(key, "ready")
 
-    assert time.monotonic() - began < bare_s + 2.0
+    # Besides create and start: a network, a look from the inside, and our own thoughts, on a machine that others use.
+    assert time.monotonic() - began < 5 * bare_s + 2.0

@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
 
@@ -35,6 +36,7 @@ OUTAGE_S = 15
 SMI = '#!/bin/sh\necho "GPU 0: Fake (UUID: $TEST_DEVICE)"\n'
 AFTER_READY = ("stopping", "cleaning", "gone", "exited")
 Key = tuple[str, int, int]
+RUN = uuid4().hex  # another run of this test beside this one has containers of the same names
 
 
 @dataclass
@@ -128,7 +130,7 @@ def _running() -> dict[tuple[str, str], list[int]]:
     found: dict[tuple[str, str], list[int]] = defaultdict(list)
     for pid in map(int, filter(str.isdigit, os.listdir("/proc"))):
         lines = dict(line.partition("=")[::2] for line in _read(pid, "environ").splitlines())
-        if "TEST_KEY" in lines and _read(pid, "stat").rpartition(")")[2].split()[:1] not in ([], ["Z"], ["X"]):
+        if lines.get("TEST_RUN") == RUN and _read(pid, "stat").rpartition(")")[2].split()[:1] not in ([], ["Z"], ["X"]):
             found[lines["TEST_DEVICE"], lines["TEST_KEY"]].append(pid)
     return found
 
@@ -137,7 +139,7 @@ def _want(host: Host, device: str) -> None:
     lease = f"lease_{host.devices.index(device)}"
     host.epochs[lease] += 1
     key = (lease, 0, host.epochs[lease])
-    env = {**host.spec.get("env", {}), "TEST_DEVICE": device, "TEST_KEY": protocol.workload_key(*key)}
+    env = {**host.spec.get("env", {}), "TEST_RUN": RUN, "TEST_DEVICE": device, "TEST_KEY": protocol.workload_key(*key)}
     spec = {**host.spec, "env": env}
     host.wanted[device] = host.plane.want(lease=lease, epoch=key[2], devices=[device], grace_s=1, **spec)
 

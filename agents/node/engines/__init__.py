@@ -40,7 +40,10 @@ class NoSuchContainer(EngineError):
 
 @dataclass(frozen=True)
 class Container:
-    """One container as the engine lists it. exit_code: None while it runs, or when nobody knows it."""
+    """One container as the engine lists it. exit_code: None while it runs, or when nobody knows it.
+
+    begun: False while nothing of the image runs in it yet, but only what starts it.
+    """
 
     id: str
     name: str
@@ -49,6 +52,7 @@ class Container:
     exit_code: int | None = None
     pid: int | None = None
     detail: str = ""
+    begun: bool = True
 
 
 @dataclass(frozen=True)

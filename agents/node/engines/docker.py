@@ -18,6 +18,7 @@ from agents.node.engines import (
     NoSuchContainer,
     Plan,
     Progress,
+    container_processes,
     refusals,
 )
 from agents.node.engines.belongings import Belongings
@@ -154,6 +155,7 @@ class DockerEngine(Belongings):
             exit_code=None if running or not started else state["ExitCode"],
             pid=state.get("Pid") or None,
             detail="killed for memory" if state.get("OOMKilled") else str(state.get("Error") or ""),
+            begun=not running or container_processes.has_begun(state.get("Pid") or None),
         )
 
     def exec(self, container: str, argv: list[str], *, timeout_s: float) -> tuple[int, str]:
@@ -249,7 +251,7 @@ class DockerEngine(Belongings):
                 running = self.inspect(container.id).running
             except NoSuchContainer:
                 running = False
-            if not running and not _is_alive(container.pid):
+            if not running and not container_processes.is_alive(container.pid):
                 return True
             if time.monotonic() > deadline:
                 return False
@@ -281,13 +283,3 @@ class DockerEngine(Belongings):
         except EngineDown:
             self._about = None
             raise
-
-
-def _is_alive(pid: int | None) -> bool:
-    if pid is None:
-        return False
-    try:
-        with open(f"/proc/{pid}/stat") as file:
-            return file.read().rpartition(")")[2].split()[0] not in ("Z", "X")
-    except (FileNotFoundError, ProcessLookupError):
-        return False

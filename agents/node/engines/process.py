@@ -10,6 +10,7 @@ and `exit`.
 import contextlib
 import json
 import os
+import random
 import shutil
 import signal
 import socket
@@ -21,15 +22,16 @@ from pathlib import Path
 from typing import Any
 
 from agents.node import clocks, durable
-from agents.node.engines import LABEL_HOST, LABEL_LEASE, Container, EngineError, Login, NoSuchContainer, Plan, Progress
+from agents.node.engines import LABEL_HOST, Container, EngineError, Login, NoSuchContainer, Plan, Progress
 from agents.node.engines import sandbox_processes as processes
 from agents.node.engines.sandbox_programs import DEMO, LAUNCHER
+from agents.node.engines.sandbox_scratch import SandboxScratch
 
 NOBODY = 65534
 KILL_WAIT_S = 60
 
 
-class ProcessEngine:
+class ProcessEngine(SandboxScratch):
     """The Engine of the process sandbox, in the folder `root`."""
 
     name = "process"
@@ -42,6 +44,7 @@ class ProcessEngine:
         root.mkdir(mode=0o711, parents=True, exist_ok=True)
         self._children: dict[str, subprocess.Popen[bytes]] = {}
         self._ring: Callable[[], None] | None = None
+        self._creating = threading.Lock()  # so that two at once are not given one port
 
     def version(self) -> str:
         return "sandbox"
@@ -58,6 +61,12 @@ class ProcessEngine:
         """There are none."""
 
     def create(self, plan: Plan) -> str:
+        if plan.scratch is not None:
+            self.make_scratch(plan)
+        with self._creating:
+            return self._create(plan)
+
+    def _create(self, plan: Plan) -> str:
         folder = self._root / plan.name
         if (folder / "meta.json").exists():
             kept = self._meta(folder)
@@ -65,10 +74,9 @@ class ProcessEngine:
                 raise EngineError("engine_error", f"{plan.name} exists already, made from something else")
             return plan.name
         folder.mkdir(mode=0o700, exist_ok=True)
-        ports = {str(port): _free_port(plan.port_range) for port in plan.ports}
-        ports |= {str(port): outside for port, outside in plan.fixed_ports.items()}
-        if plan.scratch is not None:
-            self._make_scratch(plan)
+        ports = {str(port): outside for port, outside in plan.fixed_ports.items()}
+        for port in plan.ports:
+            ports[str(port)] = self._free_port(plan.port_range, but=set(ports.values()))
         published = {f"GPUYARD_PORT_{port}": str(host_port) for port, host_port in ports.items()}
         env = {
             "PATH": "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin",
@@ -83,6 +91,20 @@ class ProcessEngine:
         meta = {"labels": plan.labels, "env": env, "argv": argv, "ports": ports, "started": False}
         durable.write(folder / "meta.json", json.dumps(meta))
         return plan.name
+
+    def _free_port(self, port_range: tuple[int, int] | None, *, but: set[int]) -> int:
+        """Return a port that nobody listens on and no other workload of this sandbox was given; those that were made
+        and not started yet do not listen. Where two sandboxes share a range, each begins elsewhere in it."""
+        given = but.union(*(self._meta(folder)["ports"].values() for folder in self._folders()))
+        candidates = list(range(*port_range)) if port_range else [0] * 100
+        random.shuffle(candidates)
+        for port in candidates:
+            with socket.socket() as probe, contextlib.suppress(OSError):
+                probe.bind(("127.0.0.1", port))
+                found = int(probe.getsockname()[1])
+                if found not in given:
+                    return found
+        raise EngineError("port_exhausted", "no port of the owner's range is free")
 
     def start(self, container: str) -> None:
         folder = self._folder(container)
@@ -196,25 +218,6 @@ class ProcessEngine:
     def remove_network(self, name: str) -> None:
         """There is none."""
 
-    def _make_scratch(self, plan: Plan) -> None:
-        folder = self._scratch / str(plan.scratch)
-        folder.mkdir(mode=0o711, parents=True, exist_ok=True)
-        durable.write(folder / "meta.json", json.dumps({"labels": plan.labels}))
-        (folder / "data").mkdir(exist_ok=True)
-        (folder / "data").chmod(0o1777)
-
-    def scratch_inside(self, name: str) -> str:
-        return str(self._scratch / name / "data")
-
-    def scratches(self, host: str) -> dict[str, str]:
-        if not self._scratch.is_dir():
-            return {}
-        labels = {f.name: self._meta(f)["labels"] for f in self._scratch.iterdir() if (f / "meta.json").exists()}
-        return {name: of[LABEL_LEASE] for name, of in labels.items() if of.get(LABEL_HOST) == host}
-
-    def remove_scratch(self, name: str) -> None:
-        shutil.rmtree(self._scratch / name, ignore_errors=True)
-
     def watch(self, ring: Callable[[], None]) -> None:
         """Ring when a workload's process ends; those that run already are watched from now on."""
         self._ring = ring
@@ -283,11 +286,3 @@ class ProcessEngine:
                     os.killpg(os.getpgid(pid), number)
                 else:
                     os.kill(pid, number)
-
-
-def _free_port(port_range: tuple[int, int] | None) -> int:
-    for port in range(*port_range) if port_range else (0,):
-        with socket.socket() as probe, contextlib.suppress(OSError):
-            probe.bind(("127.0.0.1", port))
-            return int(probe.getsockname()[1])
-    raise EngineError("port_exhausted", "no port of the owner's range is free")
