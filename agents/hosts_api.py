@@ -1,6 +1,6 @@
 """Doors of host owners: /hosts and /enrolments."""
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any, ClassVar
 
 from django.db.models import QuerySet
@@ -12,6 +12,7 @@ from agents import score as scoring
 from agents.models import Device, Enrolment, Host, HostEvent, Maintenance, SelfTest
 from apikit import pagination, strict_query
 from apikit.errors import InvalidInput
+from apikit.instants import instant
 from apikit.strict_fields import (
     Boolean,
     Choice,
@@ -28,6 +29,7 @@ from tenants.access import OrganizationView
 
 DRAIN_MAX_S = 30 * 86_400
 DRAIN_DEFAULT_S = 600
+CLOCKS_DIFFER_S = 60
 
 
 class Window(StrictSerializer):
@@ -159,6 +161,7 @@ class HostAction(_HostView):
         elif action == "drain":
             after_s = body.get("deadline_s", DRAIN_DEFAULT_S)
             deadline = body.get("deadline", self.at + timedelta(seconds=after_s))
+            _check_deadline(deadline, at=self.at)
             host_life.drain(deadline=deadline, reason=body["reason"], **act)
         elif action == "cordon":
             host_life.cordon(reason=body["reason"], **act)
@@ -167,6 +170,13 @@ class HostAction(_HostView):
         else:
             host_life.retire(reason=body["reason"], **act)
         return self.answer(host)
+
+
+def _check_deadline(deadline: datetime, *, at: datetime) -> None:
+    """Refuse a deadline that has passed (by more than a clock may be off): `deadline_s: 0` says now."""
+    if deadline < at - timedelta(seconds=CLOCKS_DIFFER_S):
+        detail = f"It is {instant(at)}; a deadline lies ahead. `deadline_s: 0` ends what runs there now."
+        raise InvalidInput(detail, errors=[{"pointer": "/deadline", "code": "out_of_range", "detail": detail}])
 
 
 class HostDevices(_HostView):

@@ -8,6 +8,8 @@ from typing import Any, ClassVar
 from rest_framework.request import Request
 from rest_framework.response import Response
 
+from apikit.errors import InvalidInput
+from apikit.instants import instant
 from leasing import actions, moves, parking, requesting, term_changes
 from leasing.models import Lease
 from leasing.states import EndReason
@@ -62,10 +64,27 @@ def _change_end(view: OrganizationView, lease: Lease, *, sign: int) -> Lease:
 def _new_end(lease: Lease, asked: dict[str, Any], *, sign: int) -> datetime:
     if "end_at" in asked:
         end_at: datetime = asked["end_at"]
+        _check_direction(lease, end_at, sign=sign)
         return end_at
     if lease.end_at is None:
-        raise moves.WrongState("It has no end to move from; say end_at.", lease=lease)
+        raise moves.WrongState("It has no end to move from; `shorten` with end_at gives it one.", lease=lease)
     return lease.end_at + timedelta(seconds=sign * asked["by_s"])
+
+
+def _check_direction(lease: Lease, end_at: datetime, *, sign: int) -> None:
+    """Refuse an `extend` to an earlier end and a `shorten` to a later one: somebody has misread a date.
+
+    A lease without an end runs for ever, so any end is an earlier one.
+    """
+    if lease.end_at == end_at or (lease.end_at is not None and (end_at > lease.end_at) == (sign > 0)):
+        return
+    if lease.end_at is None and sign < 0:
+        return
+    right = "shorten" if sign > 0 else "extend"
+    now = f"ends at {instant(lease.end_at)}" if lease.end_at else "has no end"
+    detail = f"It {now}; that would be {'earlier' if sign > 0 else 'later'}. `{right}` does it."
+    fault = {"pointer": "/end_at", "code": "out_of_range", "detail": detail, "nearest": [right]}
+    raise InvalidInput(detail, errors=[fault])
 
 
 def _defer(view: OrganizationView, lease: Lease) -> Lease:

@@ -22,9 +22,17 @@ def etag(version: int) -> str:
 
 
 def names(header: str, version: int) -> bool:
-    """Tell whether an If-Match or If-None-Match header names this version (or is `*`)."""
-    # Weak ones too: a proxy that compresses makes W/"3" of "3", and the version that was seen is the same.
+    """Tell whether an If-None-Match header names this version (or is `*`): the weak comparison of RFC 9110, 8.8.3.2.
+
+    A cache that compresses makes W/"3" of "3", and for reading the version that was seen is the same.
+    """
     tags = [tag.strip().removeprefix("W/") for tag in header.split(",")]
+    return "*" in tags or etag(version) in tags
+
+
+def names_exactly(header: str, version: int) -> bool:
+    """Tell whether an If-Match header names this version (or is `*`); no weak tag does: the strong comparison."""
+    tags = [tag.strip() for tag in header.split(",")]
     return "*" in tags or etag(version) in tags
 
 
@@ -37,5 +45,9 @@ def check_if_match(request: Request, version: int, *, required: bool) -> None:
     if header is None:
         if required:
             raise PreconditionRequired("Send If-Match with the ETag that you read.")
-    elif not names(header, version):
+    elif not names_exactly(header, version):
+        if names(header, version):
+            raise PreconditionFailed(
+                "If-Match compares strongly: send the ETag without the W/ before it.", version=version
+            )
         raise PreconditionFailed(f"The version is {version} now. Read it again.", version=version)

@@ -146,6 +146,19 @@ def test_a_host_is_cordoned_drained_and_opened_again_with_the_reason_on_record(a
     ]
 
 
+def test_a_drain_until_a_moment_that_has_passed_is_refused_and_until_now_is_not(at: Clock) -> None:
+    owner = Owner()
+    host = make_host(owner=owner.organization)
+    path = f"/hosts/{host.public_id}/actions/drain"
+
+    refused = owner.call("POST", path, {"deadline": "2026-03-01T12:00:00Z"})
+
+    assert (refused.status_code, refused.json()["errors"][0]["pointer"]) == (422, "/deadline")
+    assert owner.call("GET", f"/hosts/{host.public_id}").json()["scheduling"] == "open"
+    assert owner.call("POST", path, {"deadline": "2027-03-01T12:00:00Z"}).status_code == 200
+    assert owner.call("POST", path, {"deadline_s": 0}).status_code == 200
+
+
 def test_a_host_with_something_running_cannot_leave_and_an_empty_one_can(at: Clock) -> None:
     agent = make_online_agent()
     owner = Owner(agent.row.owner)

@@ -201,6 +201,47 @@ def test_extending_moves_the_end(caller: MemberCaller) -> None:
     assert answer.json()["term"]["end_at"] == "2027-03-01T15:00:02Z"
 
 
+def test_an_earlier_end_is_no_extension_nor_a_later_one_a_shortening_and_the_right_word_is_said(
+    caller: MemberCaller,
+) -> None:
+    lease = make_active_lease(caller.organization, term="2h")  # until 14:00:02
+    endless = make_active_lease(caller.organization)
+    path = f"{LEASES}/{lease.public_id}/actions"
+    earlier, same, later = "2027-03-01T13:00:00Z", "2027-03-01T14:00:02Z", "2027-03-01T15:00:00Z"
+
+    refused = [
+        caller.post(f"{path}/extend", {"end_at": earlier}), caller.post(f"{path}/shorten", {"end_at": later}),
+        caller.post(f"{LEASES}/{endless.public_id}/actions/extend", {"end_at": later}),
+    ]  # fmt: skip
+
+    assert [answer.status_code for answer in refused] == [422, 422, 422]
+    faults = [answer.json()["errors"][0] for answer in refused]
+    assert [(one["pointer"], one["code"], one["nearest"]) for one in faults] == [
+        ("/end_at", "out_of_range", ["shorten"]),
+        ("/end_at", "out_of_range", ["extend"]),
+        ("/end_at", "out_of_range", ["shorten"]),
+    ]
+    ends = [
+        caller.post(f"{path}/{act}", {"end_at": end}).json()["term"]["end_at"]
+        for act, end in (("extend", same), ("extend", later), ("shorten", earlier))
+    ]
+    assert ends == [same, later, earlier]
+    given = caller.post(f"{LEASES}/{endless.public_id}/actions/shorten", {"end_at": later}).json()
+    assert given["term"]["end_at"] == later
+
+
+def test_a_weak_etag_is_good_for_reading_and_refused_for_writing(caller: MemberCaller) -> None:
+    lease = make_active_lease(caller.organization)
+    path = f"{LEASES}/{lease.public_id}"
+    weak = f"W/{caller.get(path)['ETag']}"
+
+    refused = caller.send("PATCH", path, {"name": "n"}, **{"If-Match": weak})
+
+    assert caller.send("GET", path, None, **{"If-None-Match": weak}).status_code == 304
+    assert (refused.status_code, refused.json()["type"].rpartition("/")[2]) == (412, "precondition-failed")
+    assert "W/" in refused.json()["detail"]
+
+
 def test_an_edit_needs_the_version_it_saw(caller: MemberCaller) -> None:
     lease = make_active_lease(caller.organization)
     path = f"{LEASES}/{lease.public_id}"
