@@ -374,5 +374,8 @@ class SyncAnswer(Message):
 # until the host has answered it with an event {n, kind "selftest", id, seed, simulated, checks [{check, passed,
 # detail}], devices [{uuid, proof, figures {...}}]}, once per id; proof is selftest_proof(seed, uuid), computed on the
 # device where the host has the means. Figures, where measured: h2d_mib_per_s, d2h_mib_per_s, memory_mib_per_s,
-# fp16_gflops, memory_tested_mib; of a simulated device they are simulated, and the event says so. Checks of the agent's
-# own: engine, disk, clock, foreign_processes, driver.
+# fp16_gflops, memory_tested_mib; of a simulated device they are simulated, and the event says so. A device that a
+# workload holds is not measured; one that is measured and does not do what it is told has an empty proof and a `fault`
+# in words. `host_figures` {disk_write_mib_per_s, disk_read_mib_per_s, control_connect_us} are the machine's own, also
+# where its GPUs are simulated. Level L0 asks for no figures. Checks of the agent's own: engine, disk, clock,
+# foreign_processes, driver.

@@ -85,6 +85,14 @@ class AmdDriver:
         there = set(output.split())
         return [_uuid(card) for card in self._cards() if there & set(_render(card))]
 
+    def figures(self, uuid: str, *, seed: str, within_s: float) -> dict[str, int]:
+        """Nothing is measured: that takes a program for these devices, and the platform has none."""
+        return {}
+
+    def overwrite(self, uuid: str, *, within_s: float) -> int | None:
+        """There are no means: see `figures`."""
+        return None
+
     def close(self) -> None:
         """Nothing is held."""
 

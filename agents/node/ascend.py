@@ -105,6 +105,14 @@ class AscendDriver:
         there = set(output.split())
         return [row["uuid"] for row in self._rows if f"davinci{row['npu']}" in there]
 
+    def figures(self, uuid: str, *, seed: str, within_s: float) -> dict[str, int]:
+        """Nothing is measured: that takes a program for these devices, and the platform has none."""
+        return {}
+
+    def overwrite(self, uuid: str, *, within_s: float) -> int | None:
+        """There are no means: see `figures`."""
+        return None
+
     def close(self) -> None:
         """Nothing is held."""
 

@@ -4,8 +4,8 @@ The container is gone already. Its network, files and scratch are removed here; 
 process has them open, their memory is back to what it was idle, and their compute mode is the default one. What is not
 so within CLEAN_WITHIN_S is said: the server takes the device out of service. The record goes with the `gone` report.
 
-Memory is not overwritten here: that takes a program on the GPU, and the platform's image for it is not built yet. The
-record says so, on real devices.
+Memory is written over by a child that opens the driver's library (agents.node.device_work), where there is one; where
+there is none the record says so. Of a device that is let in parts, nothing is written over while others hold a part.
 """
 
 import contextlib
@@ -14,6 +14,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from agents.node import private_files, tenant_files
+from agents.node.drivers import DeviceFault
 from agents.node.engines import EngineDown, EngineError, NoSuchContainer
 from agents.node.workload import Workload
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from agents.node.reconciler import Reconciler
 
 CLEAN_WITHIN_S = 120.0
+OVERWRITE_WITHIN_S = 20.0
 LOOK_EVERY_S = 0.25
 MEMORY_SLACK_MIB = 64
 DEFAULT_COMPUTE_MODE = 0
@@ -37,7 +39,10 @@ def clean(reconciler: "Reconciler", workload: Workload, *, within_s: float = CLE
     began_s = time.monotonic()
     checks = [_container(reconciler, workload), _network(reconciler, workload), _files(reconciler, workload)]
     checks.append(_scratch(reconciler, workload))
-    devices = _devices(reconciler, workload, began_s=began_s, within_s=within_s)
+    overwritten = _overwritten(reconciler, workload)
+    devices = _devices(reconciler, workload, began_s=time.monotonic(), within_s=within_s)
+    for uuid, check in overwritten.items():
+        devices.setdefault(uuid, []).append(check)
     everything = [*checks, *(check for rows in devices.values() for check in rows)]
     return {
         "clean": all(check["passed"] is not False for check in everything),
@@ -122,9 +127,22 @@ def _device(workload: Workload, row: dict[str, Any] | None, *, simulated: bool) 
     checks.append(_check("compute_mode", passed, "" if passed in (None, True) else f"mode {mode}"))
     remap = readings.get("row_remap_pending")
     checks.append(_check("row_remap", None if remap is None else not remap, "rows wait for a reset" if remap else ""))
-    if not simulated:
-        checks.append(_check("memory_overwritten", None, "not done: the platform has no program for it yet"))
     return checks
+
+
+def _overwritten(reconciler: "Reconciler", workload: Workload) -> dict[str, Check]:
+    """Write over the memory of its devices where the driver has the means; a simulated one has no memory."""
+    found: dict[str, Check] = {}
+    answering = {row["uuid"] for row in reconciler.driver.sample() if row["state"] == "ok"}
+    for uuid in sorted(_alone_on(reconciler, workload) & answering) if not reconciler.driver.simulated else ():
+        try:
+            done_mib = reconciler.driver.overwrite(uuid, within_s=OVERWRITE_WITHIN_S)
+        except DeviceFault as fault:
+            found[uuid] = _check("memory_overwritten", False, str(fault))
+        else:
+            said = "not done: there are no means for it here" if done_mib is None else f"{done_mib} MiB"
+            found[uuid] = _check("memory_overwritten", None if done_mib is None else True, said)
+    return found
 
 
 def _memory(used_mib: Any, idle_mib: int | None) -> Check:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from agents import protocol
-from agents.node import clocks, inventory, watchdog
+from agents.node import clocks, host_figures, inventory, watchdog
 from agents.node.bell import Bell
 from agents.node.drivers import Driver
 from agents.node.engines import Engine
@@ -141,7 +141,7 @@ class Daemon:
     """The running agent. `run` returns after `end` (or SIGTERM): containers run on, and the next agent adopts them."""
 
     def __init__(self, folder: StateFolder, identity: Identity, settings: dict[str, Any]) -> None:
-        self._folder, self._settings = folder, settings
+        self._folder, self._settings, self._server = folder, settings, identity.server
         self._told, self._work = Bell(), Bell()
         self._journal = Journal(folder.path / "journal.sqlite")
         self._driver = make_driver(settings, folder, identity, on_change=self._told.ring)
@@ -169,6 +169,7 @@ class Daemon:
             engine=self._engine,
             conditions=self._conditions,
             diagnose=self._diagnose,
+            host_figures=self._host_figures,
         )
         self._syncing = Syncing(
             folder=folder,
@@ -246,6 +247,9 @@ class Daemon:
     def _conditions(self) -> list[str]:
         disk = shutil.disk_usage(self._folder.path)
         return ["disk_pressure"] if disk.free < disk.total // DISK_PRESSURE_PART else []
+
+    def _host_figures(self) -> dict[str, int]:
+        return host_figures.figures(folder=self._folder.path, server=self._server)
 
     def _diagnose(self) -> dict[str, Any]:
         from agents.node import doctor

@@ -4,6 +4,10 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 
+class DeviceFault(Exception):
+    """A device that answers its driver does not do what it was told; the sentence says what."""
+
+
 @dataclass(frozen=True)
 class Facts:
     """What does not change while the driver stays the same: the driver's part of the inventory document."""
@@ -48,5 +52,17 @@ class Driver(Protocol):
         """Return what to run inside a container to see its devices."""
 
     def visible_in(self, output: str) -> list[str]: ...
+
+    def figures(self, uuid: str, *, seed: str, within_s: float) -> dict[str, int]:
+        """Measure an idle device for about `within_s`; return what protocol.py names, as far as it was measured.
+
+        seed: of the test, hex. Raises DeviceFault when the device is seen not to work.
+        """
+
+    def overwrite(self, uuid: str, *, within_s: float) -> int | None:
+        """Write over the memory of a device that nobody uses; return how many MiB, or None where there are no means.
+
+        Raises DeviceFault.
+        """
 
     def close(self) -> None: ...

@@ -16,8 +16,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from agents.node import clocks
-from agents.node.drivers import Facts
+from agents.node import clocks, device_work
+from agents.node.drivers import DeviceFault, Facts
 
 SAMPLE_LATE_S = 20.0  # 15 s between two, and 5 s for one
 FIRST_INVENTORY_S = 15.0
@@ -26,6 +26,7 @@ GOOD_LIFE_S = 120.0
 LOOK_S, TERM_WAIT_S = 5.0, 5.0
 # What NVML says at its start, as conditions of the host.
 CONDITION_OF_CODE = {9: "driver_missing", 12: "driver_missing", 18: "driver_mismatch", 4: "driver_no_permission"}
+CAUSED_BY_WORK = frozenset({"processes", "memory_used_mib", "utilization_percent", "memory_utilization_percent"})
 CDI_FOLDERS = (Path("/etc/cdi"), Path("/var/run/cdi"))
 
 
@@ -55,6 +56,7 @@ class NvidiaDriver:
         self._sampled_s: float | None = None
         self._xids: dict[str, list[int]] = {}
         self._sent_xids: dict[str, int] = {}
+        self._worked_s: dict[str, float] = {}  # when a child of ours was last on a device
         self._condition = ""
         self._stuck: list[subprocess.Popen[str]] = []
         self._process: subprocess.Popen[str] | None = None
@@ -76,18 +78,30 @@ class NvidiaDriver:
             self._sent_xids = {uuid: len(xids) for uuid, xids in self._xids.items()}
             rows = []
             for gpu in self._facts.gpus:
+                uuid = gpu["uuid"]
                 row = self._devices.get(gpu["uuid"], {"state": "unresponsive", "readings": {}})
                 state = "unresponsive" if late and row["state"] == "ok" else row["state"]
                 rows.append(
                     {
                         "uuid": gpu["uuid"],
                         "state": state,
-                        "age_s": age_s,
-                        "readings": row["readings"],
+                        "age_s": max(1, age_s) if self._shows_own_work(uuid) else age_s,
+                        "readings": self._without_own_work(uuid, row["readings"]),
                         "xids": list(self._xids.get(gpu["uuid"], ())),
                     }
                 )
             return rows
+
+    def _shows_own_work(self, uuid: str) -> bool:
+        """Return whether the last sample is no younger than our own child's last work on the device."""
+        worked_s = self._worked_s.get(uuid)
+        return worked_s is not None and (self._sampled_s is None or self._sampled_s <= worked_s)
+
+    def _without_own_work(self, uuid: str, readings: dict[str, Any]) -> dict[str, Any]:
+        """Leave out what our own child may have caused."""
+        if not self._shows_own_work(uuid):
+            return readings
+        return {name: value for name, value in readings.items() if name not in CAUSED_BY_WORK}
 
     def taken(self) -> None:
         with self._lock:
@@ -135,6 +149,27 @@ class NvidiaDriver:
             if mark and line.startswith("GPU "):
                 found.append(rest.rstrip().rstrip(")"))
         return found
+
+    def figures(self, uuid: str, *, seed: str, within_s: float) -> dict[str, int]:
+        answer = self._work("figures", uuid, within_s=within_s)
+        return {name: int(value) for name, value in answer.get("figures", {}).items()}
+
+    def overwrite(self, uuid: str, *, within_s: float) -> int | None:
+        overwritten: int | None = self._work("overwrite", uuid, within_s=within_s).get("overwritten_mib")
+        return overwritten
+
+    def _work(self, verb: str, uuid: str, *, within_s: float) -> dict[str, Any]:
+        """Have a child work on a device. While it does, and until a sample that is younger, readings show the child."""
+        with self._lock:
+            self._worked_s[uuid] = float("inf")
+        try:
+            answer = device_work.ask(verb, uuid, within_s=within_s)
+        finally:
+            with self._lock:
+                self._worked_s[uuid] = self._now_s()
+        if "fault" in answer:
+            raise DeviceFault(str(answer["fault"]))
+        return answer
 
     def close(self) -> None:
         """Ask the probe to end, and wait a moment; one that hangs is left alone."""

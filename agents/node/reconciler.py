@@ -13,6 +13,7 @@ from agents import protocol
 from agents.node import admission, clocks
 from agents.node.bell import Bell
 from agents.node.bringing_up import BringUp
+from agents.node.claims import Claims
 from agents.node.drivers import Driver
 from agents.node.engines import Container, Engine, EngineError
 from agents.node.journal import Journal
@@ -62,6 +63,7 @@ class Reconciler:
         self.observing = Observing(engine=engine, host=host, now_s=now_s)
         self.orphans = Orphans(self)
         self.kept_scratch = KeptScratch(self)
+        self.claims = Claims(self)
         self._said: set[str] = set()
         self._answered_s: float | None = None
         self._silence_limit_s = 30.0
@@ -213,6 +215,9 @@ class Reconciler:
     def _bring_up(self, workload: Workload, now: float) -> None:
         if not self.synced or not self.heard_lately(now):
             return
+        if claimed := self.claims.on(workload.devices):
+            self._wait(workload, f"waits for the self-test of {len(claimed)} of its GPUs")
+            return
         rivals = [
             other
             for other in self.workloads.values()
@@ -222,13 +227,15 @@ class Reconciler:
             and (other.step != "absent" or other.key < workload.key)
         ]
         if rivals:
-            waiting = f"waits until {rivals[0].name} has left its GPUs"
-            if workload.detail != waiting:
-                self.move(workload, "absent", detail=waiting)
+            self._wait(workload, f"waits until {rivals[0].name} has left its GPUs")
             return
         job = BringUp(self, workload)
         self._up[workload.key] = job
         self.run_job(workload, job.run, "up")
+
+    def _wait(self, workload: Workload, why: str) -> None:
+        if workload.detail != why:
+            self.move(workload, "absent", detail=why)
 
     def heard_lately(self, now: float) -> bool:
         """Return whether the server was heard within its silence limit: nothing new starts unheard."""

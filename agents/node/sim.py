@@ -5,6 +5,7 @@ makes them fail: {"devices": {"0": {"state": "lost", "readings": {"temperature_c
 [..]}, read again whenever it changes. Each list of Xids is told once per change of the file.
 """
 
+import hashlib
 import json
 import re
 import uuid
@@ -12,7 +13,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from agents.node.drivers import Facts
+from agents.node.drivers import DeviceFault, Facts
 
 _SPEC = re.compile(r"\s*([A-Za-z0-9_.-]+)\s*(?:[x×*]\s*([0-9]{1,3}))?\s*\Z")
 MAX_DEVICES = 64
@@ -38,6 +39,20 @@ def read_specs(texts: list[str]) -> list[dict[str, Any]]:
     if not 0 < len(rows) <= MAX_DEVICES:
         raise BadSpec(f"between 1 and {MAX_DEVICES} devices, not {len(rows)}")
     return rows
+
+
+def simulated_figures(row: dict[str, Any]) -> dict[str, float]:
+    """Return what a device of this model (a row of sim_models.json) is simulated to reach."""
+    found: dict[str, float] = {}
+    if "memory_bandwidth_gb_s" in row:
+        found["memory_mib_per_s"] = row["memory_bandwidth_gb_s"] * 1e9 / 2**20 * 0.82
+    if "fp16_tensor_dense_tflops" in row:
+        found["fp16_gflops"] = row["fp16_tensor_dense_tflops"] * 1000 * 0.7
+    if "pcie_gen" in row:
+        found["h2d_mib_per_s"] = found["d2h_mib_per_s"] = 3_000 * 2.0 ** (row["pcie_gen"] - 1)
+    if row["memory_mib"]:
+        found["memory_tested_mib"] = row["memory_mib"] * 0.88
+    return found
 
 
 class SimDriver:
@@ -145,6 +160,25 @@ class SimDriver:
         lines = (line.partition("=") for line in output.splitlines())
         listed = next((value for name, _, value in lines if name == VISIBLE), "")
         return [part for part in listed.strip().split(",") if part]
+
+    def figures(self, uuid: str, *, seed: str, within_s: float) -> dict[str, int]:
+        """Nothing is measured, and nothing takes time: a share of the published figures, a little other each time.
+
+        A model whose figures nobody published has none here either. The scenario's `figures` of a device come on top.
+        """
+        self._read_scenario()
+        index = next(i for i in range(len(self._rows)) if self.uuid_of(i) == uuid)
+        fault = self._scenario.get("devices", {}).get(str(index), {})
+        if "memory" in fault:
+            raise DeviceFault(str(fault["memory"]))
+        wobble = 0.98 + 0.04 * hashlib.sha256(f"{uuid} {seed}".encode()).digest()[0] / 255
+        found = simulated_figures(self._rows[index])
+        scripted: dict[str, int] = fault.get("figures", {})
+        return {name: int(value * wobble) for name, value in found.items()} | scripted
+
+    def overwrite(self, uuid: str, *, within_s: float) -> int | None:
+        """There is no memory."""
+        return None
 
     def close(self) -> None:
         """Nothing is held."""

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from agents import enrolment, logs, workloads
-from agents.models import Host, Workload
+from agents.models import Host, SelfTest, Workload
 from apikit import clock
 from tests.agents.test_sync import REFERENCE
 from tests.factories import make_gpu_model, make_organization, make_zone
@@ -28,7 +28,7 @@ def until(condition: Callable[[], object], what: str, within_s: float = 60) -> N
 
 @pytest.fixture
 def agent(live_server: Any, tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
-    make_gpu_model("A100_80G")
+    make_gpu_model("A100_80G", memory_bandwidth_gb_s=2039, fp16_tensor_dense_tflops=312.0, confidence="high")
     _, token = enrolment.invite(
         organization=make_organization(), zone=make_zone().slug, name="node-1", access="public", created_by="test",
         at=clock.now(),
@@ -43,10 +43,14 @@ def agent(live_server: Any, tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]
     process.wait(15)
 
 
-def test_a_token_becomes_a_verified_host_that_runs_what_is_wanted(agent: subprocess.Popen[bytes]) -> None:
+def test_a_token_becomes_a_host_verified_at_l1_that_runs_what_is_wanted(agent: subprocess.Popen[bytes]) -> None:
     until(lambda: Host.objects.filter(state="online", tier="verified").exists(), "a verified host")
     host = Host.objects.get()
     uuids = [device.uuid for device in host.devices.all()]
+    measured = SelfTest.objects.get(host=host, passed=True)
+    assert (host.level, measured.simulated) == ("L1", True)
+    assert set(measured.figures) == set(uuids)
+    assert all(row["memory_mib_per_s"] > 0 for row in measured.figures.values())
 
     workloads.want(
         reference=REFERENCE, member=0, host_id=host.pk, epoch=1, valid_for_s=60, stop_grace_s=2, not_after=None,

@@ -37,6 +37,7 @@ class FakeControlPlane:
         self.logs: dict[str, bytes] = {}
         self.ack_logs = True
         self.scratch: list[str] = []
+        self.wishes: list[dict[str, Any]] = []
         self.silent = False
         self.clock_offset = timedelta()
         self.highest = (0, 0)
@@ -108,6 +109,20 @@ class FakeControlPlane:
         ).to_json()
         box = SealedBox(PublicKey(bytes.fromhex(self.enrolled.sealing_key)))
         return base64.b64encode(box.encrypt(protocol.canonical_json(sealed))).decode()
+
+    def wish(self, verb: str, **facts: Any) -> dict[str, Any]:
+        """Wish for something, and return the event that answers it; it is wished for until then, as the server does."""
+        wish = {"verb": verb, "id": f"wish-{verb}-{len(self.events)}-{self.generation}", **facts}
+        with self.changed:
+            self.wishes.append(wish)
+            self._move()
+            answered = self.changed.wait_for(lambda: self._answers(wish["id"]), timeout=60)
+            assert answered, f"no event answered {wish}"
+            self.wishes.remove(wish)
+            return self._answers(wish["id"])[0]
+
+    def _answers(self, wish_id: str) -> list[dict[str, Any]]:
+        return [event for event in self.events.values() if event.get("id") == wish_id]
 
     def unwant(self, key: tuple[str, int, int]) -> None:
         with self.changed:
@@ -224,6 +239,7 @@ class FakeControlPlane:
                 wait_s=self.wait_s,
                 server_time=datetime.now(UTC).isoformat(),
                 scratch=self.scratch,
+                wishes=self.wishes,
             )
 
     def _hear(self, request: protocol.SyncRequest) -> None:
