@@ -77,3 +77,21 @@ def constrain() -> None:
             "ALTER TABLE billing_segment ADD CONSTRAINT meter_has_one_price_at_a_time"
             " EXCLUDE USING gist (meter_id WITH =, int8range(start_s, end_s) WITH &&)"
         )
+
+
+def age(*, account: int, count: int) -> None:
+    """Give a wallet a history: `count` transfers of 1 micro-unit out of it, as hours of usage leave them behind."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "WITH j AS (INSERT INTO billing_journal"
+            " (key, kind, request_hash, effective_at, posted_at, memo, by)"
+            " SELECT 'aged:' || i, 'bench', '', now(), now(), '', '' FROM generate_series(1, %s) i RETURNING id)"
+            " INSERT INTO billing_transfer (journal_id, debit_id, credit_id, amount_micros, currency)"
+            " SELECT id, %s, %s, 1, 'USD' FROM j",
+            [count, account, PAYERS + PAYEES + 1],
+        )
+        cursor.execute(
+            "UPDATE billing_accountbalance SET balance_micros = balance_micros - %s WHERE account_id = %s",
+            [count, account],
+        )
+        cursor.execute("VACUUM ANALYZE billing_transfer")

@@ -44,16 +44,19 @@ SELECT payer_id, sum(c1 - c0)::bigint AS gross FROM (/*PIECES*/) piece GROUP BY 
 EARNED = """
 CREATE TEMP TABLE billing_earned ON COMMIT DROP AS
 SELECT payee_id, sum(c1 - c0)::bigint AS gross, sum(f1 - f0)::bigint AS fee,
-    sum(f1 * tax_bp / 10000 - f0 * tax_bp / 10000)::bigint AS tax
+    sum(CASE WHEN tax_bp <> 0 THEN f1 * tax_bp / 10000 - f0 * tax_bp / 10000 ELSE 0 END)::bigint AS tax
 FROM (SELECT payee_id, tax_bp, c0, c1, c0 * bp / 10000 AS f0, c1 * bp / 10000 AS f1 FROM (/*PIECES*/) piece) fee
 GROUP BY payee_id HAVING sum(c1 - c0) <> 0
 """.replace("/*PIECES*/", PIECES)
+# Each sum takes the number of its journal at once: nothing looks for it among all journals that were ever posted.
 SUMS = """
 CREATE TEMP TABLE billing_close ON COMMIT DROP AS
-SELECT 'usage' || %(range)s || payer_id AS key, payer_id, NULL::bigint AS payee_id, gross, 0::bigint AS fee,
-    0::bigint AS tax, 0::bigint AS drawn, 0::bigint AS wallet FROM billing_charged
-UNION ALL
-SELECT 'earn' || %(range)s || payee_id, NULL, payee_id, gross, fee, tax, 0, 0 FROM billing_earned
+SELECT nextval('billing_journal_id_seq') AS journal_id, due.* FROM (
+    SELECT 'usage' || %(range)s || payer_id AS key, payer_id, NULL::bigint AS payee_id, gross, 0::bigint AS fee,
+        0::bigint AS tax, 0::bigint AS drawn, 0::bigint AS wallet FROM billing_charged
+    UNION ALL
+    SELECT 'earn' || %(range)s || payee_id, NULL, payee_id, gross, fee, tax, 0, 0 FROM billing_earned
+) due
 """
 # The same sum for one payer at several points of the range.
 AT_POINTS = """
@@ -84,20 +87,19 @@ FROM billing_close c JOIN billing_account a ON a.id = c.payer_id
 WHERE c.payee_id IS NULL AND c.gross - c.drawn > c.wallet ON CONFLICT DO NOTHING
 """
 JOURNALS = """
-INSERT INTO billing_journal (key, kind, request_hash, effective_at, posted_at, memo, by)
-SELECT key, 'usage',
+INSERT INTO billing_journal (id, key, kind, request_hash, effective_at, posted_at, memo, by)
+SELECT journal_id, key, 'usage',
     encode(sha256(concat_ws('|', payer_id, payee_id, gross, fee, tax)::bytea), 'hex'), %(to)s, %(at)s, '', ''
-FROM billing_close ORDER BY payee_id NULLS FIRST, payer_id
+FROM billing_close ORDER BY journal_id
 """
 # `side` is a leg of a journal: an amount of either sign from one account to another, 0 writes nothing.
 TRANSFERS = """
 WITH clearing AS (SELECT id, currency FROM billing_account WHERE kind = 'usage_clearing'),
 posted AS (
-    SELECT c.*, j.id AS journal_id, a.currency, a.owner, k.id AS clearing_id
+    SELECT c.*, a.currency, a.owner, k.id AS clearing_id
     FROM billing_close c
     JOIN billing_account a ON a.id = coalesce(c.payee_id, c.payer_id)
     JOIN clearing k ON k.currency = a.currency
-    JOIN billing_journal j ON j.key = c.key
 ), side AS (
     SELECT journal_id, payer_id AS debit, clearing_id AS credit, wallet AS amount, currency FROM posted
         WHERE payee_id IS NULL

@@ -13,7 +13,7 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from django.db import IntegrityError, connection, transaction
+from django.db import connection, transaction
 from django.db.models import Sum
 
 from apikit.errors import DomainError
@@ -32,9 +32,10 @@ LIMITED = frozenset(
 )
 
 CLAIMED = ("key", "kind", "request_hash", "effective_at", "posted_at", "reverses_id", "corrects_id", "memo", "by")
-# Migration 0007: key, transfers and balances in one call. It does all of it, or nothing (and is null) because the key
-# has posted before.
+# Migration 0009: key, transfers and balances in one call, one round trip where no transaction is open. It does all of
+# it, or nothing: null where the key has posted before, OVERDRAWN where an account would pass its floor.
 POST = "SELECT billing_post(%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s)"
+OVERDRAWN = 0
 
 
 class PostingKeyReused(DomainError):
@@ -127,13 +128,7 @@ def post(
         memo=memo,
         by=by,
     )
-    try:
-        with transaction.atomic():
-            return _post_once(journal, legs)
-    except IntegrityError as error:
-        if "balance_covers_what_is_held" not in str(error):
-            raise
-        raise Overdrawn("The account does not hold that much.", key=key) from error
+    return _post_once(journal, legs)
 
 
 def _post_once(journal: Journal, legs: Sequence[Leg]) -> Journal:
@@ -149,7 +144,10 @@ def _post_once(journal: Journal, legs: Sequence[Leg]) -> Journal:
         (posted,) = cursor.fetchone()
     if posted is None:
         return _replayed(Journal.objects.get(key=journal.key), journal.request_hash)
+    if posted == OVERDRAWN:
+        raise Overdrawn("The account does not hold that much.", key=journal.key)
     journal.pk = posted
+    journal._state.adding = False
     return journal
 
 

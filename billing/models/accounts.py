@@ -38,7 +38,7 @@ class Account(models.Model):
             models.UniqueConstraint(
                 fields=["owner", "kind", "currency", "part"], nulls_distinct=False, name="account_is_one_per_purpose"
             ),
-            # The composite foreign keys of transfers refer to this pair: a transfer cannot mix currencies.
+            # The composite keys of transfers refer to this pair: a transfer cannot mix currencies.
             models.UniqueConstraint(fields=["id", "currency"], name="account_has_one_currency"),
         ]
 
@@ -114,9 +114,10 @@ class Journal(models.Model):
 
 
 class Transfer(models.Model):
-    """Append-only. Migration 0002 adds the composite foreign keys to (account, currency) and the trigger."""
+    """Append-only. Its keys, the composite ones to (account, currency) among them, are checked once a statement by the
+    trigger of migration 0009; accounts and journals cannot go."""
 
-    journal = models.ForeignKey(Journal, models.PROTECT, related_name="transfers")
+    journal = models.ForeignKey(Journal, models.PROTECT, related_name="transfers", db_constraint=False)
     debit = models.ForeignKey(Account, models.PROTECT, related_name="debits", db_constraint=False)
     credit = models.ForeignKey(Account, models.PROTECT, related_name="credits", db_constraint=False)
     amount_micros = models.BigIntegerField()

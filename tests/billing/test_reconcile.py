@@ -104,6 +104,34 @@ def test_a_transfer_cannot_join_two_currencies() -> None:
             moved.save()
 
 
+def test_a_transfer_belongs_to_a_journal_and_to_accounts_that_are_there() -> None:
+    dollars = wallets.account_of(owner=make_owner(5_000_000), currency="USD", at=NOON)
+    other = wallets.account_of(owner=make_owner(), currency="USD", at=NOON)
+    journal = dollars.credits.get().journal
+
+    for keys in ({"journal_id": 10**9}, {"debit_id": 10**9}, {"credit_id": 10**9}):
+        ids = {"journal_id": journal.pk, "debit_id": dollars.pk, "credit_id": other.pk, **keys}
+        with pytest.raises(IntegrityError), transaction.atomic():
+            Transfer(**ids, amount_micros=1, currency="USD").save()
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "UPDATE billing_account SET currency = 'CNY'",
+        "UPDATE billing_account SET id = id + 1000",
+        "DELETE FROM billing_account",
+        "TRUNCATE billing_account CASCADE",
+    ],
+)
+def test_an_account_keeps_its_id_and_currency_and_never_goes(statement: str) -> None:
+    wallets.account_of(owner=make_owner(), currency="USD", at=NOON)
+    _check_keys_now()
+
+    with pytest.raises(IntegrityError), transaction.atomic(), connection.cursor() as cursor:
+        cursor.execute(statement)
+
+
 def _check_keys_now() -> None:
     """Django's own foreign keys wait for the end of the transaction, which a test never reaches."""
     with connection.cursor() as cursor:

@@ -376,7 +376,8 @@ def t10(given: dict[str, Any]) -> dict[str, Any]:
     owner = make_owner(amount, currency=code)
     sides = [wallets.account_of(owner=owner, currency=c, at=NOON) for c in (code, to)]
     try:
-        ledger.post(key="direct", kind="test", legs=ledger.flow(*sides, amount), effective_at=NOON, at=NOON)
+        with transaction.atomic():
+            ledger.post(key="direct", kind="test", legs=ledger.flow(*sides, amount), effective_at=NOON, at=NOON)
         direct = "posted"
     except IntegrityError:
         direct = "refused"
