@@ -263,11 +263,9 @@ def figures(rounds: list[dict[str, float]], *, meters: int) -> dict[str, Any]:
 
 def prove() -> None:
     """Run every query of reconcile; the slow ones say how slow."""
-    from django.db import connection
-
     from billing import reconcile
 
-    with connection.cursor() as cursor:
+    with reconcile.reading_all() as cursor:
         for invariant, query in reconcile.checks().items():
             spent_s = timed(lambda query=query: cursor.execute(query))  # type: ignore[misc]
             found = cursor.fetchmany(5)

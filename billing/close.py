@@ -4,13 +4,14 @@ Nothing is written per meter. Each increment is a pure function of the segments 
 run that is late covers what a missed one left, and one that is repeated finds nothing. All of a run is one transaction.
 """
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from typing import Any
 
-from django.db import connection, transaction
+from django.db import DataError, connection, transaction
 from django.db.backends.postgresql.psycopg_any import DateTimeTZRange
 from django.db.models import Q
 
@@ -18,6 +19,7 @@ from billing import charging, downtime, grants, ledger, shards
 from billing.models import Account, BillingRun, Grant, Journal
 from billing.models.accounts import AccountKind
 
+log = logging.getLogger(__name__)
 # A full hour is closed this long after its end: facts about it are usually in by then. Later ones are adjustments.
 LAG_S = 60
 BEGINNING = datetime(1970, 1, 1, tzinfo=UTC)  # where the first run of a shard begins
@@ -36,6 +38,11 @@ SELECT s.payer_id, s.payee_id, s.commission_bp AS bp, s.tax_on_commission_bp AS 
         + s.rate_micros_per_hour * greatest(0, least(s.end_s, %(t1)s) - s.start_s)) / 3600 AS c1
 FROM billing_segment s LEFT JOIN billing_meter m ON m.id = s.meter_id AND m.void_num <> 0
 WHERE NOT s.settled AND s.shard = %(shard)s AND s.start_s < %(t1)s AND (s.end_s IS NULL OR s.end_s > %(t0)s)
+"""
+# Only where the plain sums have failed: a meter whose exact usage passes what is stored is left out, and named.
+RECKONABLE = """
+    AND s.base_num::numeric + s.rate_micros_per_hour::numeric * greatest(0, least(s.end_s, %(t1)s) - s.start_s)
+        <= 9223372036854775807
 """
 CHARGED = """
 CREATE TEMP TABLE billing_charged ON COMMIT DROP AS
@@ -164,8 +171,8 @@ def _post_sums(*, shard: int, start: datetime, to: datetime, at: datetime) -> in
     facts: dict[str, Any] = {"shard": shard, "t0": t0, "t1": t1, "to": to, "at": at, "range": f":{shard}:{t1}:"}
     with connection.cursor() as cursor:
         cursor.execute("DROP TABLE IF EXISTS pg_temp.billing_close, pg_temp.billing_charged, pg_temp.billing_earned")
-        for sums in (CHARGED, EARNED, SUMS):
-            cursor.execute(sums, facts)
+        _sum_up(cursor, facts)
+        cursor.execute(SUMS, facts)
         cursor.execute("SELECT DISTINCT a.currency FROM billing_close c JOIN billing_account a ON a.id = c.payer_id")
         for (currency,) in cursor.fetchall():
             _platform_accounts(currency, at=at)
@@ -178,6 +185,21 @@ def _post_sums(*, shard: int, start: datetime, to: datetime, at: datetime) -> in
         cursor.execute("SELECT coalesce(sum(gross), 0)::bigint FROM billing_close WHERE payee_id IS NULL")
         (gross_micros,) = cursor.fetchone()
     return int(gross_micros)
+
+
+def _sum_up(cursor: Any, facts: Mapping[str, Any]) -> None:
+    """Sum by payer and by payee; one meter beyond reckoning is left out and does not keep the others from posting.
+
+    `reconcile` names it from then on, and the wallet that it burns ("a meter's usage is within what is stored").
+    """
+    try:
+        with transaction.atomic():
+            for sums in (CHARGED, EARNED):
+                cursor.execute(sums, facts)
+    except DataError:
+        log.exception("shard %s: a meter has used more than can be reckoned with; it is left out", facts["shard"])
+        for sums in (CHARGED, EARNED):
+            cursor.execute(sums.replace(PIECES, PIECES + RECKONABLE), facts)
 
 
 def _platform_accounts(currency: str, *, at: datetime) -> None:

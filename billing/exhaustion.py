@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping
 from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
-from django.db import connection, transaction
+from django.db import DataError, connection, transaction
 
 from billing import grants, ledger, pricing, shards
 from billing.models import AccountBalance, Meter, RunningDryWarning
@@ -20,6 +20,7 @@ WARN_AHEAD_S = (86_400, 3_600, 600)
 
 # What is exact and not posted = numerator now - 3600 x charge at the last close, per meter. Of a meter that runs across
 # the close, its own row says both (`live`); of one that ran before and not across it, a remainder is left (`rest`).
+# Exact in NUMERIC, and stored at most as large as fits: whatever passes that has run dry long before.
 # The ends of the last closes are an array by shard, not a join: no plan may look them up anew for each segment.
 SUMS = """
 WITH closed AS (
@@ -30,16 +31,16 @@ WITH closed AS (
     SELECT account_id AS payer_id, coalesce((SELECT ends FROM closed)[shard + 1], 0) AS to_s
     FROM billing_accountbalance WHERE account_id = ANY(%(payers)s)
 ), live AS (
-    SELECT s.payer_id, s.start_s, s.end_s, s.rate_micros_per_hour AS rate, w.to_s,
-        s.base_num - coalesce(m.void_num, 0) + s.rate_micros_per_hour * greatest(0, least(s.end_s, w.to_s) - s.start_s)
-            AS n0
+    SELECT s.payer_id, s.start_s, s.end_s, s.rate_micros_per_hour::numeric AS rate, w.to_s,
+        s.base_num - coalesce(m.void_num, 0)
+            + s.rate_micros_per_hour::numeric * greatest(0, least(s.end_s, w.to_s) - s.start_s) AS n0
     FROM billing_segment s JOIN wallet w ON w.payer_id = s.payer_id
     LEFT JOIN billing_meter m ON m.id = s.meter_id AND m.void_num <> 0
     WHERE NOT s.settled AND (s.end_s IS NULL OR s.end_s > least(%(at_s)s, w.to_s))
         AND s.payer_id = ANY(%(payers)s)
 ), ended AS (
     SELECT DISTINCT ON (s.meter_id) s.payer_id, s.meter_id, w.to_s,
-        (s.base_num - m.void_num + s.rate_micros_per_hour * (s.end_s - s.start_s)) %% 3600 AS num
+        (s.base_num - m.void_num + s.rate_micros_per_hour::numeric * (s.end_s - s.start_s)) %% 3600 AS num
     FROM billing_segment s JOIN wallet w ON w.payer_id = s.payer_id JOIN billing_meter m ON m.id = s.meter_id
     WHERE NOT s.settled AND NOT s.followed AND s.end_s <= w.to_s
         AND s.payer_id = ANY(%(payers)s)
@@ -49,7 +50,9 @@ WITH closed AS (
         SELECT FROM billing_segment s WHERE s.meter_id = e.meter_id AND s.start_s <= e.to_s
             AND (s.end_s IS NULL OR s.end_s > e.to_s))
 )
-SELECT payer_id, sum(burn)::bigint AS burn, min(next_s) AS next_s, sum(num)::bigint AS accrued_num FROM (
+SELECT payer_id, least(sum(burn), 9223372036854775807)::bigint AS burn, min(next_s) AS next_s,
+    least(sum(num), 9223372036854775807)::bigint AS accrued_num
+FROM (
     SELECT payer_id,
         CASE WHEN start_s <= %(at_s)s AND (end_s IS NULL OR end_s > %(at_s)s) THEN rate ELSE 0 END AS burn,
         CASE WHEN start_s > %(at_s)s THEN start_s WHEN end_s > %(at_s)s THEN end_s END AS next_s,
@@ -186,9 +189,15 @@ def _refresh_shard(shard: int, credits: Mapping[int, list[pricing.Credit]], *, a
     }  # fmt: skip
     with connection.cursor() as cursor:
         cursor.execute("DROP TABLE IF EXISTS pg_temp.billing_burn")
-        for sums in (SUM_ALL, REST_ALL, STORE_ALL):
-            cursor.execute(sums, facts)
-        ahead = dict(cursor.fetchall())
+        try:
+            with transaction.atomic():
+                for sums in (SUM_ALL, REST_ALL, STORE_ALL):
+                    cursor.execute(sums, facts)
+                ahead = dict(cursor.fetchall())
+        except DataError:  # a meter beyond reckoning: the slower sums are exact for it, too
+            wallets = AccountBalance.objects.filter(shard=shard, account__kind=AccountKind.WALLET)
+            cursor.execute(REFRESH, {**facts, "payers": list(wallets.values_list("pk", flat=True))})
+            ahead = dict(cursor.fetchall())
     _look_ahead(ahead, credits, at_s=at_s)
     return len(ahead)
 

@@ -8,7 +8,7 @@ WITH closed AS (
 ), used AS (
     SELECT m.id, m.payer_id, m.payee_id, m.commission_bp AS bp, m.tax_on_commission_bp AS tax_bp, m.settled_at,
         m.posted_micros, m.waived,
-        coalesce(sum(s.rate_micros_per_hour * greatest(0, CASE WHEN m.settled_at IS NULL
+        coalesce(sum(s.rate_micros_per_hour::numeric * greatest(0, CASE WHEN m.settled_at IS NULL
             THEN least(s.end_s, coalesce(c.to_s, 0)) ELSE s.end_s END - s.start_s)), 0) - m.void_num + m.minimum_num AS num
     FROM billing_meter m LEFT JOIN billing_segment s ON s.meter_id = m.id LEFT JOIN closed c ON c.shard = m.shard
     GROUP BY m.id, c.to_s
@@ -90,7 +90,7 @@ WHERE settled_at IS NOT NULL AND posted_micros <> micros
 SELECT id, concat('base ', base_num, ', chain ', coalesce(chain, 0)) FROM (
     SELECT id, meter_id, start_s, end_s, base_num,
         lag(end_s) OVER w AS before_s, count(*) FILTER (WHERE end_s IS NULL) OVER (PARTITION BY meter_id) AS open,
-        sum(rate_micros_per_hour * (end_s - start_s))
+        sum(rate_micros_per_hour::numeric * (end_s - start_s))
             OVER (w ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS chain
     FROM billing_segment WINDOW w AS (PARTITION BY meter_id ORDER BY start_s, end_s NULLS LAST, id)
 ) s WHERE base_num <> coalesce(chain, 0) OR start_s < before_s OR open > 1
@@ -112,10 +112,14 @@ WHERE s.rate_micros_per_hour <> v.price_micros_per_hour * s.quantity
 
 -- invariant: I7 a meter's void numerator is that of its applied voids
 SELECT m.id, concat('stored ', m.void_num, ', true ', coalesce(v.num, 0)) FROM billing_meter m LEFT JOIN (
-    SELECT v.meter_id, sum(s.rate_micros_per_hour
+    SELECT v.meter_id, sum(s.rate_micros_per_hour::numeric
         * greatest(0, least(v.end_s, s.end_s) - greatest(v.start_s, s.start_s))) AS num
     FROM billing_void v JOIN billing_segment s USING (meter_id) WHERE v.applied GROUP BY v.meter_id
 ) v ON v.meter_id = m.id WHERE m.void_num <> coalesce(v.num, 0)
+
+-- invariant: I7 a meter's usage is within what is stored
+/*METERS*/ SELECT id, concat('used ', num, ' up to the last close, and that is not posted') FROM used
+WHERE num > 9223372036854775807
 
 -- invariant: I8 the runs of a shard tile time
 SELECT id, concat('begins ', lower(during), ' after ', before) FROM (
@@ -192,7 +196,7 @@ GROUP BY p.id HAVING count(j.id) <> CASE WHEN p.state = 'settled' THEN 1 ELSE 0 
 -- invariant: what runs against a wallet follows from the segments
 /*METERS*/, running AS (
     SELECT m.payer_id, m.id, b.as_of, b.burn_micros_per_hour, b.accrued_num,
-        sum(s.rate_micros_per_hour
+        sum(s.rate_micros_per_hour::numeric
             * greatest(0, least(s.end_s, extract(epoch FROM b.as_of)::bigint) - s.start_s)) - m.void_num AS num
     FROM billing_meter m JOIN billing_segment s ON s.meter_id = m.id JOIN billing_accountbalance b ON b.account_id = m.payer_id
     WHERE m.settled_at IS NULL AND b.as_of IS NOT NULL GROUP BY m.id, b.account_id

@@ -13,6 +13,9 @@ from billing import currencies
 from billing.models import PriceSeries, PriceVersion
 from billing.models.meters import Use
 
+# 2^63 micro-units x seconds are 2.56 x 10^9 major units of one meter: a price that gets there within a year is a slip.
+MOST_MICROS_PER_HOUR = 2**63 // (366 * 86_400)
+
 
 class NotForSale(DomainError):
     slug = "not-for-sale"
@@ -52,7 +55,8 @@ def publish(
 ) -> PriceVersion:
     """Let a price of ONE unit for one hour begin at `starts_at` (a whole second), ending the version before it.
 
-    The same version again returns the first. Raises PriceInThePast, or ValueError for a price below zero.
+    The same version again returns the first. Raises PriceInThePast, or ValueError for a price below zero or beyond
+    MOST_MICROS_PER_HOUR.
     """
     starts_at = whole_second(starts_at)
     row = _locked_series(series)
@@ -65,6 +69,8 @@ def publish(
     }
     if min(price_micros_per_hour, minimum_s, free_if_interrupted_s) < 0:
         raise ValueError(f"negative price terms: {terms}")
+    if price_micros_per_hour > MOST_MICROS_PER_HOUR:
+        raise ValueError(f"{price_micros_per_hour} micro-units an hour is no price")
     last = row.versions.order_by("-during").first()
     if last is not None and last.during.lower == starts_at and all(getattr(last, k) == v for k, v in terms.items()):
         return last
@@ -95,6 +101,8 @@ def publish_first(prices: Sequence[FirstPrice], *, starts_at: datetime, cause: s
         raise PriceInThePast("A price begins now or later.")
     if any(min(first.price_micros_per_hour, first.minimum_s) < 0 for first in prices):
         raise ValueError("negative price terms")
+    if any(first.price_micros_per_hour > MOST_MICROS_PER_HOUR for first in prices):
+        raise ValueError(f"a price is beyond {MOST_MICROS_PER_HOUR} micro-units an hour")
     PriceSeries.objects.bulk_create([PriceSeries(**asdict(first.series)) for first in prices], ignore_conflicts=True)
     names = [field.name for field in fields(Series)]
     unpriced = {
