@@ -23,6 +23,12 @@ class NotForSale(DomainError):
     status = 422
 
 
+class PriceTooHigh(DomainError):
+    slug = "price-too-high"
+    title = "What one meter uses at this price cannot be reckoned with for a year"
+    status = 422
+
+
 class PriceInThePast(DomainError):
     slug = "price-in-the-past"
     title = "A price cannot begin before now, or before one that is already published"
@@ -55,8 +61,8 @@ def publish(
 ) -> PriceVersion:
     """Let a price of ONE unit for one hour begin at `starts_at` (a whole second), ending the version before it.
 
-    The same version again returns the first. Raises PriceInThePast, or ValueError for a price below zero or beyond
-    MOST_MICROS_PER_HOUR.
+    The same version again returns the first. Raises PriceInThePast, PriceTooHigh beyond MOST_MICROS_PER_HOUR, or
+    ValueError for a price below zero.
     """
     starts_at = whole_second(starts_at)
     row = _locked_series(series)
@@ -70,7 +76,7 @@ def publish(
     if min(price_micros_per_hour, minimum_s, free_if_interrupted_s) < 0:
         raise ValueError(f"negative price terms: {terms}")
     if price_micros_per_hour > MOST_MICROS_PER_HOUR:
-        raise ValueError(f"{price_micros_per_hour} micro-units an hour is no price")
+        raise PriceTooHigh(f"{price_micros_per_hour} micro-units an hour are too many.")
     last = row.versions.order_by("-during").first()
     if last is not None and last.during.lower == starts_at and all(getattr(last, k) == v for k, v in terms.items()):
         return last
@@ -94,7 +100,7 @@ class FirstPrice:
 def publish_first(prices: Sequence[FirstPrice], *, starts_at: datetime, cause: str, at: datetime) -> int:
     """Open many series at once, each at its first price; one that has a price already keeps it. Return how many began.
 
-    Three statements, however many there are. Raises PriceInThePast, or ValueError for a price below zero.
+    Three statements, however many there are. Raises PriceInThePast, PriceTooHigh, or ValueError for a price below zero.
     """
     starts_at = whole_second(starts_at)
     if starts_at < whole_second(at):
@@ -102,7 +108,7 @@ def publish_first(prices: Sequence[FirstPrice], *, starts_at: datetime, cause: s
     if any(min(first.price_micros_per_hour, first.minimum_s) < 0 for first in prices):
         raise ValueError("negative price terms")
     if any(first.price_micros_per_hour > MOST_MICROS_PER_HOUR for first in prices):
-        raise ValueError(f"a price is beyond {MOST_MICROS_PER_HOUR} micro-units an hour")
+        raise PriceTooHigh(f"A price is beyond {MOST_MICROS_PER_HOUR} micro-units an hour.")
     PriceSeries.objects.bulk_create([PriceSeries(**asdict(first.series)) for first in prices], ignore_conflicts=True)
     names = [field.name for field in fields(Series)]
     unpriced = {
