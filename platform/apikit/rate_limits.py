@@ -13,7 +13,13 @@ from apikit import statements
 from apikit.errors import DomainError
 from apikit.statements import Statement
 
-DEFAULTS: dict[str, tuple[int, int]] = {"requests": (1200, 60), "lease_create": (60, 60), "sign_in": (10, 300)}
+DEFAULTS: dict[str, tuple[int, int]] = {
+    "requests": (1200, 60),
+    "lease_create": (60, 60),
+    "sign_in": (10, 300),  # tries of a password for one person, by whomever
+    "sign_in_address": (60, 300),  # tries from one address, for whomever
+    "second_factor": (10, 300),  # codes tried for one person
+}
 
 
 class RateLimited(DomainError):

@@ -57,3 +57,22 @@ def database(url: str) -> dict[str, object]:
         "HOST": unquote(parts.hostname or ""),
         "PORT": str(parts.port or ""),
     }
+
+
+def mailer(url: str) -> dict[str, object]:
+    """Return Django's form of `smtp://user:password@host:port` (STARTTLS where there is a user) or `smtps://...`.
+
+    `console://` writes letters to the log of the process.
+    """
+    parts = urlsplit(url)
+    if parts.scheme == "console":
+        return {"BACKEND": "django.core.mail.backends.console.EmailBackend"}
+    if parts.scheme not in {"smtp", "smtps"} or not parts.hostname:
+        raise ImproperlyConfigured("MAIL_URL must read smtp://user:password@host:port, smtps://... or console://.")
+    options: dict[str, object] = {"host": parts.hostname, "port": parts.port or 25, "timeout": 10}
+    if parts.scheme == "smtps":
+        options |= {"port": parts.port or 465, "use_ssl": True}
+    if parts.username:
+        options |= {"username": unquote(parts.username), "password": unquote(parts.password or "")}
+        options |= {"use_tls": parts.scheme == "smtp"}
+    return {"BACKEND": "django.core.mail.backends.smtp.EmailBackend", "OPTIONS": options}

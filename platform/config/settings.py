@@ -8,6 +8,8 @@ from pathlib import Path
 from django.utils.csp import CSP
 
 from config import env, log_lines, schedule
+from config import sign_in as signing_in
+from config.sign_in import *  # noqa: F403 -- every name of it is a setting
 
 BASE_DIR = Path(__file__).resolve().parent.parent.parent
 
@@ -38,11 +40,16 @@ INSTALLED_APPS = [
     "django.contrib.messages",
     "django.contrib.staticfiles",
     "django.contrib.postgres",
+    "django.contrib.humanize",  # pages of allauth
     "rest_framework",
     "drf_spectacular_sidecar",
     "apikit",
     "audit",
-    "accounts",
+    "accounts",  # before allauth, whose pages it replaces
+    "allauth",
+    "allauth.account",
+    "allauth.mfa",
+    *signing_in.oidc_apps(),
     "tenants",
     "outbox",
     "catalogue",
@@ -61,8 +68,10 @@ MIDDLEWARE = [
     "django.middleware.common.CommonMiddleware",
     "django.middleware.csrf.CsrfViewMiddleware",
     "django.contrib.auth.middleware.AuthenticationMiddleware",
+    "accounts.sessions.SessionLimits",
     "django.contrib.messages.middleware.MessageMiddleware",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
+    "allauth.account.middleware.AccountMiddleware",
 ]
 
 ROOT_URLCONF = "config.urls"

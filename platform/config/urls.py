@@ -3,6 +3,7 @@
 from django.contrib import admin
 from django.urls import URLPattern, URLResolver, include, path
 
+import accounts.urls
 import agents.urls
 import billing.urls
 import catalogue.urls
@@ -25,6 +26,8 @@ api_v1: list[URLPattern | URLResolver] = [
 
 urlpatterns: list[URLPattern | URLResolver] = [
     *console.urls.probes,
+    *console.urls.pages,
+    path("accounts/", include(accounts.urls)),
     path("admin/", admin.site.urls),
     path("api/v1/", include(api_v1)),
     path("agent/v1/", include(agents.urls.agent_urlpatterns)),

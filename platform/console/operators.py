@@ -2,11 +2,15 @@
 
 from typing import Any
 
+from allauth.account.decorators import secure_admin_login
 from django.conf import settings
+from django.contrib import messages
 from django.contrib.admin import AdminSite
-from django.http import HttpRequest
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import redirect
 from django.template.response import TemplateResponse
 
+from accounts.signing_in import shows_second_factor
 from apikit import clock
 from console.overview import overview
 
@@ -20,6 +24,21 @@ class OperatorsSite(AdminSite):
     site_url = None  # there is no page for the public behind "view site"
     enable_nav_sidebar = False  # wide tables need its room; the first page has every table
     index_template = "console/operators_index.html"
+
+    def has_permission(self, request: HttpRequest) -> bool:
+        """Staff only, and by a session that has shown a second factor where one is asked for."""
+        return super().has_permission(request) and (not settings.STAFF_SECOND_FACTOR or shows_second_factor(request))
+
+    def login(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
+        """Send people to the one page to sign in, and staff without a second factor to where they get one."""
+        if super().has_permission(request) and not self.has_permission(request):
+            messages.error(request, "The operators' pages need a second factor: add one, then sign in with it.")
+            return redirect("mfa_index")
+        answer: HttpResponse = secure_admin_login(super().login)(request, extra_context)
+        return answer
+
+    def each_context(self, request: HttpRequest) -> dict[str, Any]:
+        return {**super().each_context(request), "staff_second_factor": settings.STAFF_SECOND_FACTOR}
 
     def index(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> TemplateResponse:
         seen = None

@@ -2,6 +2,7 @@
 
 from celery import shared_task
 
+from accounts import sessions
 from apikit import clock, idempotency, rate_limits
 from outbox import delivering, relaying
 
@@ -18,8 +19,9 @@ def deliver(**_: object) -> None:
 
 @shared_task(name="outbox.forget_old")  # type: ignore[untyped-decorator]
 def forget_old(**_: object) -> None:
-    """Delete what is kept for a time: old messages, answers kept for retries, counters."""
+    """Delete what is kept for a time: old messages, answers kept for retries, counters, sessions."""
     at = clock.now()
     relaying.forget_old(at=at)
     idempotency.forget_expired(at=at)
     rate_limits.forget_old(at=at)
+    sessions.forget_old(at=at)
