@@ -1,6 +1,8 @@
 """Hosts of their own on one machine: network namespaces on a bridge, whose cable can be pulled and put back.
 
-Names and addresses are the machine's, so a second run beside this one (another worker, another checkout) waits for it.
+The bridge stands in a namespace too: on a machine with an engine of its own, that engine's rules would decide what may
+pass between two hosts. Names and addresses are the machine's, so a second run beside this one (another worker, another
+checkout) waits for it.
 """
 
 import fcntl
@@ -14,7 +16,7 @@ from pathlib import Path
 
 NETWORK = ipaddress.ip_network("10.213.7.0/24")
 CONTROL = str(NETWORK[1])  # where hosts find the control plane, which listens on the machine's loopback
-BRIDGE, TABLE = "gytest0", "gpuyard_test"
+LAN, BRIDGE, TABLE = "gytest-lan", "gytest0", "gpuyard_test"  # BRIDGE: this machine's own cable to it, and the bridge
 LOCK = "/run/gpuyard-test-namespaces.lock"
 
 
@@ -42,8 +44,8 @@ class Namespace:
 
     def make(self) -> None:
         _run("ip", "netns", "add", self.name)
-        _run("ip", "link", "add", self.cable, "type", "veth", "peer", "name", "eth0", "netns", self.name)
-        _run("ip", "link", "set", self.cable, "master", BRIDGE, "up")
+        _run("ip", "-n", LAN, "link", "add", self.cable, "type", "veth", "peer", "name", "eth0", "netns", self.name)
+        _run("ip", "-n", LAN, "link", "set", self.cable, "master", BRIDGE, "up")
         for line in (
             ["link", "set", "lo", "up"],
             ["address", "add", f"{self.address}/{NETWORK.prefixlen}", "dev", "eth0"],
@@ -54,7 +56,7 @@ class Namespace:
 
     def remove(self) -> None:
         _run("ip", "netns", "del", self.name, check=False)
-        _run("ip", "link", "del", self.cable, check=False)
+        _run("ip", "-n", LAN, "link", "del", self.cable, check=False)
 
     @property
     def inside(self) -> list[str]:
@@ -63,10 +65,10 @@ class Namespace:
 
     def cut(self) -> None:
         """Pull the cable: nothing gets through either way, and nobody is told."""
-        _run("ip", "link", "set", self.cable, "down")
+        _run("ip", "-n", LAN, "link", "set", self.cable, "down")
 
     def heal(self) -> None:
-        _run("ip", "link", "set", self.cable, "up")
+        _run("ip", "-n", LAN, "link", "set", self.cable, "up")
 
 
 @contextmanager
@@ -81,7 +83,11 @@ def namespaces(count: int) -> Iterator[list[Namespace]]:
 
 def _with(made: list[Namespace]) -> Iterator[list[Namespace]]:
     try:
-        _run("ip", "link", "add", BRIDGE, "type", "bridge")
+        _run("ip", "netns", "add", LAN)
+        _run("ip", "-n", LAN, "link", "add", BRIDGE, "type", "bridge")
+        _run("ip", "-n", LAN, "link", "set", BRIDGE, "up")
+        _run("ip", "link", "add", BRIDGE, "type", "veth", "peer", "name", "control", "netns", LAN)
+        _run("ip", "-n", LAN, "link", "set", "control", "master", BRIDGE, "up")
         _run("ip", "address", "add", f"{CONTROL}/{NETWORK.prefixlen}", "dev", BRIDGE)
         _run("ip", "link", "set", BRIDGE, "up")
         Path(f"/proc/sys/net/ipv4/conf/{BRIDGE}/route_localnet").write_text("1")
@@ -102,4 +108,5 @@ def _sweep(made: list[Namespace]) -> None:
         namespace.remove()
     with suppress(subprocess.SubprocessError):
         _run("ip", "link", "del", BRIDGE, check=False)
+        _run("ip", "netns", "del", LAN, check=False)
         _run("nft", f"delete table ip {TABLE}", check=False)

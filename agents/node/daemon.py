@@ -13,7 +13,9 @@ from agents import protocol
 from agents.node import clocks, host_figures, inventory, watchdog
 from agents.node.bell import Bell
 from agents.node.drivers import Driver
+from agents.node.engine_of import engine_of
 from agents.node.engines import Engine
+from agents.node.for_root import ForRoot, told_at
 from agents.node.identity import Identity, StateError, StateFolder
 from agents.node.journal import Journal
 from agents.node.kernel_log import DEVICE as KMSG
@@ -67,20 +69,6 @@ def make_driver(
     raise StateError(f"no driver {name!r}: nvidia, amd, ascend or sim")
 
 
-def make_engine(settings: dict[str, Any], folder: StateFolder) -> Engine:
-    """Return the engine that the settings name. Raises StateError for an unknown one."""
-    name = settings.get("engine", "docker")
-    if name == "process":
-        from agents.node.engines.process import ProcessEngine
-
-        return ProcessEngine(folder.path / "workloads")
-    if name in ("docker", "podman"):
-        from agents.node.engines.docker import DockerEngine
-
-        return DockerEngine(settings.get("engine_socket") or "/var/run/docker.sock")
-    raise StateError(f"no engine {name!r}: docker, podman or process")
-
-
 def enrol(folder: StateFolder, *, server: str, token: str, settings: dict[str, Any]) -> Identity:
     """Trade the token for an identity and save it with the settings. Raises NotEnrolled.
 
@@ -118,7 +106,7 @@ def purge(folder: StateFolder, identity: Identity, settings: dict[str, Any]) -> 
 
     Raises EngineError; the next agent reports them as exited.
     """
-    engine = make_engine(settings, folder)
+    engine = engine_of(settings, folder)
     found = engine.containers(identity.host)
     for container in found:
         engine.stop(container.name, grace_s=PURGE_GRACE_S)
@@ -137,6 +125,14 @@ def _private_files(folder: StateFolder, settings: dict[str, Any], engine: Engine
         return None
 
 
+def _for_root(folder: StateFolder, settings: dict[str, Any], identity: Identity) -> ForRoot | None:
+    """Return where gpuyard-root is told what to do without us; None where there is no such place."""
+    try:
+        return ForRoot(told_at(folder.path, wanted=settings.get("run_dir")), host=identity.host)
+    except NoMemoryFolder:
+        return None
+
+
 class Daemon:
     """The running agent. `run` returns after `end` (or SIGTERM): containers run on, and the next agent adopts them."""
 
@@ -145,7 +141,7 @@ class Daemon:
         self._told, self._work = Bell(), Bell()
         self._journal = Journal(folder.path / "journal.sqlite")
         self._driver = make_driver(settings, folder, identity, on_change=self._told.ring)
-        self._engine = make_engine(settings, folder)
+        self._engine = engine_of(settings, folder)
         ports = settings.get("ports")
         self._ports = (int(ports[0]), int(ports[1])) if ports else None
         self._reconciler = Reconciler(
@@ -159,6 +155,7 @@ class Daemon:
             receipts=Receipts(identity=identity, journal=self._journal, sample=self._driver.sample),
             private_files=_private_files(folder, settings, self._engine),
             unseal=identity.unseal,
+            for_root=_for_root(folder, settings, identity),
         )
         self._ticking = Ticking(self._reconciler, self._work, said)
         self._wire = Wire(identity.server)

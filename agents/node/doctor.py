@@ -67,7 +67,7 @@ def report(findings: list[Finding]) -> dict[str, Any]:
 def examine(*, folder: StateFolder | None, settings: dict[str, Any], enrolled: bool, server: str = "") -> list[Finding]:
     """Return one finding per thing looked at, the gravest of them first."""
     found = [_enrolment(enrolled), *_server(server), *_engine(settings), *_driver(settings)]
-    found += [_disk(folder.path if folder else Path("/")), _clock()]
+    found += [*_root(settings), _disk(folder.path if folder else Path("/")), _clock()]
     order = {"bad": 0, "warn": 1, "good": 2}
     return sorted(found, key=lambda finding: order[finding.level])
 
@@ -117,6 +117,28 @@ def _engine(settings: dict[str, Any]) -> Iterator[Finding]:
         yield Finding("engine", "bad", f"the engine does not answer: {fault}", "systemctl restart docker")
         return
     yield from _runc(engine)
+
+
+def _root(settings: dict[str, Any]) -> Iterator[Finding]:
+    if settings.get("engine", "docker") == "process":
+        return
+    running = any(name.split("/")[-1].startswith("gpuyard-root") for name in _commands())
+    if running:
+        yield Finding("gpuyard-root", "good", "what is overdue is stopped though the agent be dead")
+    else:
+        text = "nothing stops an overdue container while the agent is dead, and tenants reach this machine's network"
+        yield Finding("gpuyard-root", "warn", text, "systemctl enable --now gpuyard-root.service")
+    if shutil.which("nft") is None:
+        yield Finding("nft", "warn", "tenants' containers may reach this machine's network", "apt-get install nftables")
+
+
+def _commands() -> Iterator[str]:
+    """Return the words of the command lines of this machine's processes, as far as they may be read."""
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            yield from path.read_bytes().decode(errors="replace").split("\0")[:3]
+        except OSError:
+            continue
 
 
 def _runc(engine: Any) -> Iterator[Finding]:

@@ -80,7 +80,8 @@ class StateFolder:
     def __init__(self, path: Path) -> None:
         self.path = path
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        path.chmod(0o700)
+        if path.stat().st_mode & 0o077:
+            path.chmod(0o700)
         self._lock: int | None = None
 
     def hold(self) -> None:

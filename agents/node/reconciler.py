@@ -16,6 +16,7 @@ from agents.node.bringing_up import BringUp
 from agents.node.claims import Claims
 from agents.node.drivers import Driver
 from agents.node.engines import Container, Engine, EngineError
+from agents.node.for_root import ForRoot
 from agents.node.journal import Journal
 from agents.node.kept_scratch import KeptScratch
 from agents.node.observing import LIST_EVERY_S, Observing
@@ -51,19 +52,19 @@ class Reconciler:
         receipts: Receipts | None = None,
         private_files: PrivateFiles | None = None,
         unseal: Callable[[bytes], bytes] | None = None,
+        for_root: ForRoot | None = None,
     ) -> None:
         self.host, self.engine, self.driver, self.journal = host, engine, driver, journal
         self.told, self.work, self.now_s, self.port_range = told, work, now_s, port_range
         self._receipts, self.private_files, self.unseal = receipts, private_files, unseal
-        self.boot_id = boot_id or clocks.boot_id()
+        self._for_root, self.boot_id = for_root, boot_id or clocks.boot_id()
         self.lock = threading.RLock()
         self.workloads: dict[Key, Workload] = {}
         self.jobs: dict[Key, threading.Thread] = {}
         self._up: dict[Key, BringUp] = {}
         self.observing = Observing(engine=engine, host=host, now_s=now_s)
-        self.orphans = Orphans(self)
+        self.orphans, self.claims = Orphans(self), Claims(self)
         self.kept_scratch = KeptScratch(self)
-        self.claims = Claims(self)
         self._said: set[str] = set()
         self._answered_s: float | None = None
         self._silence_limit_s = 30.0
@@ -91,6 +92,8 @@ class Reconciler:
                     del self.workloads[key]
                     self.journal.forget(key)
             self._save_deadlines()
+            if self._for_root is not None:
+                self._for_root.write(self.workloads.values())
         self.work.ring()
 
     def _save_deadlines(self) -> None:

@@ -19,6 +19,11 @@ from agents.node.engines.unix_http import Refusal
 SCRATCH_INSIDE = "/scratch"
 
 
+def bridge_of(container: str) -> str:
+    """Return the name of the host's interface behind which a container is alone."""
+    return f"gy{hashlib.sha256(container.encode()).hexdigest()[:12]}"
+
+
 class Belongings:
     """Part of DockerEngine: networks and scratch."""
 
@@ -28,13 +33,12 @@ class Belongings:
     def make_network(self, plan: Plan) -> None:
         """Make the container's own network, named as the container; one that is there is used."""
         labels = {name: plan.labels[name] for name in (LABEL_HOST, LABEL_LEASE) if name in plan.labels}
-        bridge = f"gy{hashlib.sha256(plan.name.encode()).hexdigest()[:12]}"
         body = {
             "Name": plan.name,
             "CheckDuplicate": True,
             "Driver": "bridge",
             "Labels": labels,
-            "Options": {"com.docker.network.bridge.name": bridge},
+            "Options": {"com.docker.network.bridge.name": bridge_of(plan.name)},
         }
         try:
             self._call("POST", "/networks/create", body=body)

@@ -1,0 +1,61 @@
+"""What the core tells gpuyard-root (agents.node.root), which goes on when the core is dead.
+
+Until when each workload may run, and what its container may reach: a file in memory, replaced at each answer that
+renews something; a disk would wear.
+
+{boot_id, host, workloads: [{name, deadline_s, grace_s, peers: [[address, first port, last port]]}]}; deadlines are in
+seconds since boot.
+"""
+
+import json
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from agents.node import clocks
+from agents.node.private_files import folder_in_memory
+from agents.node.workload import Workload
+
+
+def told_at(state: Path, *, wanted: str | None = None) -> Path:
+    """Return the file of the agent with this state folder. Raises NoMemoryFolder."""
+    folder = folder_in_memory(state, wanted=wanted)
+    return folder.with_name(f"{folder.name}.for-root.json")
+
+
+class ForRoot:
+    """The core's side: `write` replaces the file."""
+
+    def __init__(self, path: Path, *, host: str) -> None:
+        self._path, self._host, self._last = path, host, ""
+
+    def write(self, workloads: Iterable[Workload]) -> None:
+        """Tell of every workload that may run; what has no deadline yet may not."""
+        rows = [_row(workload) for workload in workloads if not workload.over and workload.deadline_s is not None]
+        text = json.dumps({"boot_id": clocks.boot_id(), "host": self._host, "workloads": rows})
+        if text == self._last:
+            return
+        beside = self._path.with_suffix(".new")
+        with open(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+            file.write(text)
+        beside.replace(self._path)
+        self._last = text
+
+
+def _row(workload: Workload) -> dict[str, Any]:
+    return {
+        "name": workload.name,
+        "deadline_s": workload.deadline_s,
+        "grace_s": workload.stop_grace_s,
+        "peers": peers(workload.spec),
+    }
+
+
+def peers(spec: dict[str, Any]) -> list[list[Any]]:
+    """Return [address, first port, last port] of what the other members of its gang publish for it."""
+    rendezvous = spec.get("rendezvous") or {}
+    port, master = str(rendezvous.get("MASTER_PORT", "")), str(rendezvous.get("MASTER_ADDR", ""))
+    if rendezvous.get("NNODES") in (None, "1") or not port.isdigit() or master in ("", "127.0.0.1"):
+        return []
+    return [[master, int(port), int(port)]]
