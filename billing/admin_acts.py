@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 from django import forms
 from django.contrib import messages
@@ -16,7 +16,9 @@ from django.urls import URLPattern, path, reverse
 
 from apikit import clock
 from apikit.errors import DomainError
+from audit import ids
 from billing import currencies, operator_acts, pricing
+from billing.models import Payment
 from tenants import organizations
 
 
@@ -55,6 +57,28 @@ class GrantForm(CreditForm):
 
 class VoucherForm(AmountForm):
     valid_days = forms.IntegerField(min_value=1, max_value=3650, required=False, help_text="To redeem it within.")
+
+
+class RefundForm(AmountForm):
+    payment = forms.CharField(max_length=60, help_text="Its id: payment_...")
+    field_order = ("payment",)
+
+    def clean(self) -> dict[str, Any]:
+        asked = super().clean()
+        payment_id: UUID | None = ids.decode("payment", asked.get("payment", ""))
+        asked["found"] = Payment.objects.filter(pk=payment_id).select_related("wallet").first() if payment_id else None
+        if asked["found"] is None or asked["found"].wallet.currency != asked.get("currency"):
+            raise forms.ValidationError("There is no such payment in this currency.")
+        return asked
+
+
+def _refund(asked: dict[str, Any], operator: str, at: datetime) -> str:
+    paid: Payment = asked["found"]
+    operator_acts.refund(
+        payment=paid.pk, amount_minor=asked["amount_micros"] // currencies.get(asked["currency"]).micros_per_minor,
+        key=asked["key"], operator=operator, reason=asked["reason"], at=at,
+    )  # fmt: skip
+    return f"{asked['amount']} {asked['currency']} go back through {paid.provider}."
 
 
 def _credit(asked: dict[str, Any], operator: str, at: datetime) -> str:
@@ -113,6 +137,10 @@ ACTS = {
     "credit_line": Act(
         "Set a credit line", "How far below zero a wallet may go. It is not cut under what is in use.",
         CreditLineForm, _credit_line,
+    ),
+    "refund": Act(
+        "Refund a payment", "Out of the wallet, back the way it came: never more than was paid, or than is left.",
+        RefundForm, _refund,
     ),
     "voucher": Act("Issue a voucher", "A code that becomes promotional credit, once.", VoucherForm, _voucher),
 }  # fmt: skip

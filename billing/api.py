@@ -12,7 +12,19 @@ from apikit import pagination, strict_query
 from apikit.errors import DomainError
 from apikit.money import Money
 from apikit.strict_fields import Choice, Integer, ListOf, MoneyField, Name, StrictSerializer, Text, fault
-from billing import budgets, currencies, documents, entries, payments, payouts, rendering, statements, vouchers, wallets
+from billing import (
+    budgets,
+    currencies,
+    documents,
+    entries,
+    payment_providers,
+    payments,
+    payouts,
+    rendering,
+    statements,
+    vouchers,
+    wallets,
+)  # fmt: skip
 from billing.models import Budget, Invoice, Payment, Payout
 from billing.models.terms import BudgetAction
 from tenants.access import OrganizationView
@@ -66,29 +78,43 @@ class Wallet(OrganizationView):
 class TopUpCollection(OrganizationView):
     policy: ClassVar = {"get": "billing:read", "post": "billing:write"}
     query: ClassVar = {"get": pagination.PARAMETERS}
+    shows_secret: ClassVar = True
+    client_secret: str | None = None
 
     def get(self, request: Request) -> Response:
         rows = self.mine(Payment, owner="wallet__owner").select_related("wallet")
         return self.page(rows, rendering.payment)
 
+    def check_outside(self) -> None:
+        """Store what is asked for, then open it with the provider: before, and not within, the answer's transaction."""
+        if self.request.method != "POST" or self.dry_run:
+            return
+        payment = self._begin()
+        adapter = payment_providers.configured().get(payment.provider)
+        if adapter is not None:
+            self.client_secret = payments.open_at(payment=payment, provider=adapter, at=self.at).client_secret
+
     def post(self, request: Request) -> Response:
-        """Begin a payment; the provider's signed notification credits it."""
+        """Begin a payment. Its payer confirms it with `client_secret`; the provider's word credits the wallet."""
+        payment = self._begin()
+        shown = {**rendering.payment(payment), "client_secret": self.client_secret}
+        return self.created(shown, version=1, location=f"/wallet/top-ups/{payment.public_id}")
+
+    def _begin(self) -> Payment:
         asked = self.read(TopUpBody)
         money = asked["amount"]
-        offered = getattr(settings, "PAYMENT_PROVIDERS", ())
+        offered = settings.PAYMENT_PROVIDERS
         provider = asked.get("provider", offered[0] if offered else "")
         if provider not in offered:
             raise NoPaymentProvider("An operator credits what you transfer.", providers=list(offered))
-        minor = _whole_minor(money)
-        payment = payments.begin(
+        return payments.begin(
             owner=self.organization.pk,
             currency=money.currency,
-            amount_minor=minor,
+            amount_minor=_whole_minor(money),
             provider=provider,
-            key=f"{self.organization.pk}:{request.headers.get('Idempotency-Key', '')}"[:100],
+            key=f"{self.organization.pk}:{self.request.headers.get('Idempotency-Key', '')}"[:100],
             at=self.at,
         )
-        return self.created(rendering.payment(payment), version=1, location=f"/wallet/top-ups/{payment.public_id}")
 
 
 class TopUpItem(OrganizationView):

@@ -6,8 +6,8 @@ from uuid import UUID
 from django.db import transaction
 
 from audit import log
-from billing import grants, payouts, pricing, vouchers, wallets
-from billing.models import Grant, Journal, Payout
+from billing import documents, grants, payments, payouts, pricing, vouchers, wallets
+from billing.models import Grant, Journal, Payment, Payout, Refund
 from billing.models.payments import IntentState
 from billing.providers import Answer
 
@@ -103,3 +103,21 @@ def record_payout(*, payout_id: UUID, paid: bool, reference: str, operator: str,
             before={"state": before}, after={"state": payout.state}, why=reference, at=at,
         )  # fmt: skip
     return payout
+
+
+@transaction.atomic
+def refund(*, payment: UUID, amount_minor: int, key: str, operator: str, reason: str, at: datetime) -> Refund | None:
+    """Send part of a payment back through its provider; None if this form's `key` has done it.
+
+    Raises what payments.begin_refund raises.
+    """
+    paid = Payment.objects.select_for_update(no_key=True, of=("self",)).select_related("wallet").get(pk=payment)
+    by = f"{operator} {key}"
+    if Journal.objects.filter(key__startswith=f"refund:{payment}:", by=by).exists():
+        return None
+    begun = payments.begin_refund(payment_id=payment, amount_minor=amount_minor, memo=reason, by=by, at=at)
+    log.record(
+        actor=operator, organization=paid.wallet.owner, action="payment.refunded", target=paid.public_id,
+        after={"amount": documents.minor(amount_minor, paid.wallet.currency)}, why=reason, at=at,
+    )  # fmt: skip
+    return begun

@@ -1,7 +1,7 @@
 """Money in through a provider, and back: intent first, then the call, then what came of it; credited once on the
 provider's id. Nothing here calls a provider inside a transaction."""
 
-from datetime import datetime
+from datetime import datetime, timedelta
 from uuid import UUID
 
 from django.db import transaction
@@ -13,12 +13,26 @@ from billing.holds import InsufficientFunds
 from billing.models import Account, Payment, Refund
 from billing.models.accounts import AccountKind
 from billing.models.payments import IntentState
-from billing.providers import Answer, Provider, ProviderSilent
+from billing.providers import Answer, Opened, OpensPayments, Provider, ProviderSilent
+
+FIRST_LOOK = timedelta(minutes=2)  # a notification is here sooner
 
 
 class RefundAboveCapture(DomainError):
     slug = "refund-above-capture"
     title = "More would go back than was paid"
+
+
+class PaymentRefused(DomainError):
+    slug = "payment-refused"
+    title = "The payment provider takes no such payment"
+    status = 422
+
+
+class ProviderAway(DomainError):
+    slug = "payment-provider-away"
+    title = "The payment provider does not answer"
+    status = 503
 
 
 class PaymentKeyReused(DomainError):
@@ -34,11 +48,56 @@ def begin(*, owner: UUID, currency: str, amount_minor: int, provider: str, key: 
     wallet = wallets.account_of(owner=owner, currency=currency, at=at)
     payment, _ = Payment.objects.get_or_create(
         key=key,
-        defaults={"wallet": wallet, "provider": provider, "amount_minor": amount_minor, "created_at": at},
-    )
+        defaults={
+            "wallet": wallet,
+            "provider": provider,
+            "amount_minor": amount_minor,
+            "created_at": at,
+            "look_at": at + FIRST_LOOK,
+        },
+    )  # fmt: skip
     if (payment.wallet_id, payment.amount_minor, payment.provider) != (wallet.pk, amount_minor, provider):
         raise PaymentKeyReused(f"{key} began another payment.", key=key)
     return payment
+
+
+def open_at(*, payment: Payment, provider: OpensPayments, at: datetime) -> Opened:
+    """Open a payment with the provider, for its payer to confirm; again it is the same one, with the same secret.
+
+    The intent is stored already. Raises PaymentRefused where the provider takes no such payment, and ProviderAway when
+    no answer came: the same call later finds what this one began.
+    """
+    currency = payment.wallet.currency
+    if payment.state == IntentState.SETTLED:
+        raise PaymentRefused("This payment has been made.", provider=provider.name)
+    if not provider.takes(currency):
+        raise PaymentRefused(f"{provider.name} takes no {currency}.", provider=provider.name)
+    try:
+        opened = provider.open(
+            key=payment.key, amount_minor=payment.amount_minor, currency=currency, payment=payment.public_id,
+            ref=payment.provider_ref,
+        )  # fmt: skip
+    except ProviderSilent as silence:
+        raise ProviderAway(f"{provider.name} does not answer; the same request again goes on from here.") from silence
+    if isinstance(opened, Answer):
+        record(payment_id=payment.pk, answer=opened, at=at)
+        raise PaymentRefused(f"{provider.name} refused it: {opened.detail}", provider=provider.name)
+    Payment.objects.filter(pk=payment.pk, provider_ref="").update(provider_ref=opened.ref, look_at=at + FIRST_LOOK)
+    return opened
+
+
+def look(*, payment_id: UUID, provider: OpensPayments, at: datetime, give_up: bool) -> Payment:
+    """Ask what became of a payment that was opened and of which no notification came; `give_up` cancels an open one."""
+    payment = Payment.objects.select_related("wallet").get(pk=payment_id)
+    try:
+        answer = provider.look(ref=payment.provider_ref) if payment.provider_ref else None
+        if answer is None and give_up:
+            # One that was never opened for sure moved no money: nobody was given its secret.
+            answer = provider.cancel(ref=payment.provider_ref) if payment.provider_ref else Answer(
+                IntentState.REFUSED, "", "never opened")  # fmt: skip
+    except ProviderSilent:
+        answer = None
+    return payment if answer is None else record(payment_id=payment_id, answer=answer, at=at)
 
 
 def attempt(*, payment_id: UUID, provider: Provider, at: datetime) -> Payment:
@@ -66,9 +125,11 @@ def record(*, payment_id: UUID, answer: Answer, at: datetime) -> Payment:
     payment = Payment.objects.select_for_update(of=("self",), no_key=True).select_related("wallet").get(pk=payment_id)
     if payment.state in (IntentState.SETTLED, answer.state):
         return payment
-    payment.state, payment.provider_ref, payment.detail = answer.state, answer.ref, answer.detail[:300]
+    payment.state, payment.detail = answer.state, answer.detail[:300]
+    payment.provider_ref = answer.ref or payment.provider_ref
     payment.settled_at = at
-    payment.save(update_fields=["state", "provider_ref", "detail", "settled_at"])
+    payment.look_at = None if answer.state == IntentState.SETTLED else payment.look_at
+    payment.save(update_fields=["state", "provider_ref", "detail", "settled_at", "look_at"])
     if answer.state == IntentState.SETTLED:
         _credit(payment, at=at)
     return payment
@@ -104,8 +165,8 @@ def refundable_minor(payment: Payment, *, at: datetime) -> int:
 
 
 @transaction.atomic
-def begin_refund(*, payment_id: UUID, amount_minor: int, at: datetime) -> Refund:
-    """Take money out of the wallet to send it back where it came from.
+def begin_refund(*, payment_id: UUID, amount_minor: int, at: datetime, memo: str = "", by: str = "") -> Refund:
+    """Take money out of the wallet to send it back where it came from; the loop sends it.
 
     Raises RefundAboveCapture for more than is left of the payment, InsufficientFunds for more than the wallet can
     spare, ValueError for nothing.
@@ -125,7 +186,9 @@ def begin_refund(*, payment_id: UUID, amount_minor: int, at: datetime) -> Refund
     legs = ledger.flow(wallet, _transit(wallet, at=at), amount_micros)
     legs += ledger.flow(_refundable(payment, at=at), _limit(payment, at=at), amount_micros)
     try:
-        ledger.post(key=f"refund:{payment.pk}:{n}", kind="refund", legs=legs, effective_at=at, at=at)
+        ledger.post(
+            key=f"refund:{payment.pk}:{n}", kind="refund", legs=legs, effective_at=at, at=at, memo=memo, by=by
+        )  # fmt: skip
     except ledger.Overdrawn as error:
         raise RefundAboveCapture("More would go back than was paid.", payment=payment.public_id) from error
     exhaustion.refresh(accounts=[wallet.pk], at=at)

@@ -116,6 +116,7 @@ def payment(found: Payment) -> dict[str, Any]:
         "currency": found.wallet.currency,
         "created_at": instant(found.created_at),
         "settled_at": instant_or_none(found.settled_at),
+        "client_secret": None,  # shown once, to whom began it
     }
 
 

@@ -10,9 +10,13 @@ from typing import Any
 import httpx2
 
 from billing.models.payments import IntentState
-from billing.providers import Answer, ProviderSilent
+from billing.providers import Answer, Opened, ProviderSilent
 
 TIMEOUT_S = 20
+# Amounts of these do not mean at Stripe what ISO 4217 says (ISK is given in hundredths), or there is no such money.
+NOT_TAKEN = frozenset({"ISK", "XTS"})
+# Of a payment that its payer confirms: one whose card was refused may be tried again, so only these are ends.
+ENDS = {"succeeded": IntentState.SETTLED, "canceled": IntentState.REFUSED}
 PAYMENT_STATES = {
     "succeeded": IntentState.SETTLED,
     "canceled": IntentState.REFUSED,
@@ -39,6 +43,28 @@ class Stripe:
     def charge(self, *, key: str, amount_minor: int, currency: str) -> Answer:
         form = {"amount": amount_minor, "currency": currency.lower(), "confirm": "true", "metadata[key]": key}
         return _payment(self._post("/v1/payment_intents", form, key=key))
+
+    def takes(self, currency: str) -> bool:
+        return currency not in NOT_TAKEN
+
+    def open(self, *, key: str, amount_minor: int, currency: str, payment: str, ref: str = "") -> Opened | Answer:
+        form = {
+            "amount": amount_minor, "currency": currency.lower(), "automatic_payment_methods[enabled]": "true",
+            "metadata[key]": key, "metadata[payment]": payment,
+        }  # fmt: skip
+        # By its own id once we know it: keys are forgotten after a day, and a second intent could be paid as well.
+        said = self._get(f"/v1/payment_intents/{ref}", {}) if ref else self._post("/v1/payment_intents", form, key=key)
+        if (refused := _refusal(said)) is not None:
+            return refused
+        if not said.get("id") or not said.get("client_secret"):
+            raise ProviderSilent("the answer is no open payment")
+        return Opened(str(said["id"]), str(said["client_secret"]))
+
+    def look(self, *, ref: str) -> Answer | None:
+        return _ended(self._get(f"/v1/payment_intents/{ref}", {}))
+
+    def cancel(self, *, ref: str) -> Answer | None:
+        return _ended(self._post(f"/v1/payment_intents/{ref}/cancel", {}, key=f"cancel:{ref}"))
 
     def refund(self, *, key: str, charge_ref: str, amount_minor: int, currency: str) -> Answer:
         form = {"payment_intent": charge_ref, "amount": amount_minor, "metadata[key]": key}
@@ -98,6 +124,15 @@ def _by_state(said: Mapping[str, Any], states: Mapping[str, IntentState]) -> Ans
 
 def _payment(said: Mapping[str, Any]) -> Answer:
     return _refusal(said) or _by_state(said, PAYMENT_STATES)
+
+
+def _ended(said: Mapping[str, Any]) -> Answer | None:
+    """Return how an open payment ended; None while it is open, and where the answer is about something else."""
+    if said.get("object") != "payment_intent" or said.get("status") not in ENDS:
+        return None
+    if said["status"] == "succeeded" and said.get("amount_received") != said.get("amount"):
+        raise ProviderSilent("another amount came in than was asked for")
+    return Answer(ENDS[said["status"]], str(said["id"]), str(said["status"]))
 
 
 def _refund(said: Mapping[str, Any]) -> Answer:

@@ -3,7 +3,7 @@
 from celery import shared_task
 
 from apikit import clock
-from billing import close, contracts, exhaustion, grants, holds, watching
+from billing import close, contracts, exhaustion, grants, holds, payment_providers, settling, watching
 
 
 @shared_task(name="billing.close_due")  # type: ignore[untyped-decorator]
@@ -22,3 +22,8 @@ def exhaustion_due(**_: object) -> None:
 @shared_task(name="billing.watch")  # type: ignore[untyped-decorator]
 def watch(**_: object) -> None:
     watching.watch(at=clock.now())
+
+
+@shared_task(name="billing.settle_due")  # type: ignore[untyped-decorator]
+def settle_due(**_: object) -> None:
+    settling.settle_due(providers=payment_providers.configured(), at=clock.now())

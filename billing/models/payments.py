@@ -34,8 +34,10 @@ class Payment(models.Model):
     detail = models.CharField(max_length=300, blank=True, default="")
     created_at = models.DateTimeField()
     settled_at = models.DateTimeField(null=True, blank=True)
+    look_at = models.DateTimeField(null=True, blank=True)  # when the provider is asked what became of it; None: never
 
     class Meta:
+        indexes = [models.Index(fields=["look_at"], name="payments_to_look_at", condition=Q(look_at__isnull=False))]
         constraints = [
             models.CheckConstraint(condition=Q(amount_minor__gt=0), name="payment_is_positive"),
             models.UniqueConstraint(

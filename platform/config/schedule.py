@@ -24,6 +24,7 @@ LOOPS: dict[str, float] = {  # task name -> seconds between ticks
     "billing.close_due": 60.0,
     "billing.exhaustion_due": 5.0,
     "billing.watch": 30.0,
+    "billing.settle_due": 30.0,
     "console.check_invariants": 600.0,
     "outbox.relay": 1.0,
     "outbox.deliver": 1.0,

@@ -243,6 +243,13 @@ COMMISSION_TIERS = (
     (0, COMMISSION_BP), (50_000_000_000, max(0, COMMISSION_BP - 100)), (500_000_000_000, max(0, COMMISSION_BP - 200)),
 )  # fmt: skip
 COMMISSION_CLASS_DISCOUNT_BP: dict[str, int] = {}
+# Stripe takes payments where its key is set; without it, money comes in by transfer and an operator credits it.
+STRIPE_API_KEY = env.text("STRIPE_API_KEY", "")
+STRIPE_WEBHOOK_SECRETS = tuple(env.text("STRIPE_WEBHOOK_SECRETS", "").split(",")) if STRIPE_API_KEY else ()
+STRIPE_URL = env.text("STRIPE_URL", "https://api.stripe.com")
+# Connected accounts that owners are paid out to, "ORGANIZATION=acct_...,...", where PAYOUT_PROVIDER is stripe.
+STRIPE_ACCOUNTS = dict(pair.split("=", 1) for pair in env.text("STRIPE_ACCOUNTS", "").split(",") if "=" in pair)
+PAYMENT_PROVIDERS = ("stripe",) if STRIPE_API_KEY else ()
 # Owners are paid out by transfer, what they earned a week ago and before, in amounts worth a transfer.
 PAYOUT_PROVIDER = env.text("PAYOUT_PROVIDER", "offline")
 PAYOUT_MINIMUM_MICROS = env.seconds("PAYOUT_MINIMUM_MICROS", 10_000_000)

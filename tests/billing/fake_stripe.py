@@ -28,6 +28,13 @@ class FakeStripe(ThreadingHTTPServer):
     def url(self) -> str:
         return f"http://127.0.0.1:{self.server_address[1]}"
 
+    def intent(self, ref: str) -> dict[str, Any]:
+        return next(found for found in self.made("payment_intent") if found["id"] == ref)
+
+    def pay(self, ref: str) -> None:
+        """The payer confirms it, at the provider's own page."""
+        self.intent(ref).update(status="succeeded", amount_received=self.intent(ref)["amount"])
+
     def made(self, kind: str) -> list[dict[str, Any]]:
         return [found for found in self.objects if found["object"] == kind]
 
@@ -42,6 +49,9 @@ class _Handler(BaseHTTPRequestHandler):
         parts = urlsplit(self.path)
         asked = {name: values[0] for name, values in parse_qs(parts.query).items()}
         self.server.calls.append(("GET", parts.path, asked, ""))
+        if parts.path.startswith("/v1/payment_intents/pi_"):
+            self._answer(200, self.server.intent(parts.path.split("/")[3]))
+            return
         kind = KINDS[parts.path.removesuffix("/search")]
         found = self.server.made(kind)
         if "transfer_group" in asked:
@@ -62,23 +72,38 @@ class _Handler(BaseHTTPRequestHandler):
         if fault == "declined":
             self._answer(402, {"error": {"type": "card_error", "code": "card_declined", "message": "declined"}})
             return
-        made = self.server.kept.get(key) or self._make(form, "processing" if fault == "pending" else "succeeded")
+        if self.path.endswith("/cancel"):
+            self._cancel(self.server.intent(self.path.split("/")[3]))
+            return
+        status = "processing" if fault == "pending" else "succeeded"
+        made = self.server.kept.get(key) or self._make(form, status if "confirm" in form else None)
         self.server.kept[key] = made
         if fault == "drop":
             self.close_connection = True
             return
         self._answer(200, made)
 
-    def _make(self, form: dict[str, str], status: str) -> dict[str, Any]:
+    def _cancel(self, intent: dict[str, Any]) -> None:
+        if intent["status"] == "succeeded":
+            self._answer(400, {"error": {"type": "invalid_request_error", "code": "payment_intent_unexpected_state"}})
+            return
+        intent["status"] = "canceled"
+        self._answer(200, intent)
+
+    def _make(self, form: dict[str, str], status: str | None) -> dict[str, Any]:
         kind = KINDS[self.path]
         made: dict[str, Any] = {
             "id": f"{PREFIXES[kind]}_{next(self.server.counter)}", "object": kind, "amount": int(form["amount"]),
             "currency": form.get("currency", "usd"), "metadata": {"key": form["metadata[key]"]},
         }  # fmt: skip
+        if kind == "payment_intent" and status is None:  # for its payer to confirm
+            made["metadata"]["payment"] = form["metadata[payment]"]
+            made |= {"client_secret": f"{made['id']}_secret_x", "amount_received": 0}
+            status = "requires_payment_method"
         if kind == "transfer":
             made |= {"destination": form["destination"], "transfer_group": form["transfer_group"], "reversed": False}
         else:
-            made |= {"status": status}
+            made |= {"status": status or "succeeded"}
         self.server.objects.append(made)
         return made
 
