@@ -7,7 +7,8 @@ from typing import Any
 from agents.protocol import WorkloadSpec
 
 RENDEZVOUS_PORT = 29500
-RENDEZVOUS_PORTS = (29_500, 30_000)  # of gangs whose first host names no range: [first, end)
+RENDEZVOUS_PORTS = (29_500, 30_000)  # of hosts whose owner names no range: [first, end)
+GANG_PORTS = 8  # further ports of each member that the others reach
 
 
 @dataclass(frozen=True)
@@ -24,16 +25,23 @@ class MemberPlan:
     ports: tuple[int, int] | None = None  # host ports [first, end) that its owner gave
 
 
-def rendezvous_port(*, members: Sequence[MemberPlan], spread: int) -> int:
-    """Return the port at which the members of a gang meet: the same inside the first one and on its host.
+def gang_ports(member: MemberPlan, *, spread: int) -> range:
+    """Return the ports of one member of a gang, the same inside it and on its host: first the one at which they meet
+    (the first member's counts), then those that are its own.
 
-    spread: a number of the lease and its epoch, so that two gangs on a host seldom want the same port, and a gang that
-    was refused one gets another at its next start.
+    spread: a number of the lease and its epoch, so that two gangs on a host seldom want the same ports, and a gang that
+    was refused them gets others at its next start.
     """
-    if len(members) == 1:
-        return RENDEZVOUS_PORT
-    first, end = members[0].ports or RENDEZVOUS_PORTS
-    return first + spread % (end - first)
+    first, end = member.ports or RENDEZVOUS_PORTS
+    size = 1 + GANG_PORTS
+    begin = first + spread % max(1, (end - first) // size) * size
+    return range(begin, min(begin + size, end))
+
+
+def _fixed_ports(own: range, *, rank: int, world: int) -> dict[str, int]:
+    if world == 1:
+        return {}
+    return {str(port): port for port in (own if rank == 0 else own[1:])}
 
 
 def build(
@@ -46,7 +54,8 @@ def build(
     own = members[rank]
     addresses = [member.address or "127.0.0.1" for member in members]
     world = sum(len(member.uuids) for member in members)
-    port = rendezvous_port(members=members, spread=spread)
+    ports_of = [gang_ports(member, spread=spread) for member in members]
+    port = ports_of[0][0] if len(members) > 1 else RENDEZVOUS_PORT
     rendezvous = {
         # The first member is itself the one to meet: from its own network its host's address may lead nowhere.
         "MASTER_ADDR": "127.0.0.1" if rank == 0 else addresses[0],
@@ -62,6 +71,8 @@ def build(
         # Under these names torchrun reads its own options: it starts without any.
         names = ("MASTER_ADDR", "MASTER_PORT", "NNODES", "NODE_RANK", "NPROC_PER_NODE")
         rendezvous |= {f"PET_{name}": rendezvous[name] for name in names}
+        # In the order of GPUYARD_NODE_IPS; "" where a host has no more than the port to meet at.
+        rendezvous["GPUYARD_GANG_PORTS"] = ",".join(f"{row[1]}-{row[-1]}" if row[1:] else "" for row in ports_of)
     if not with_fabric:
         rendezvous["NCCL_IB_DISABLE"] = "1"
     return WorkloadSpec(
@@ -79,5 +90,5 @@ def build(
         secrets=list(secrets),
         registry_login=registry_login,
         health=None if health is None else dict(health),
-        fixed_ports={str(port): port} if rank == 0 and len(members) > 1 else {},
+        fixed_ports=_fixed_ports(ports_of[rank], rank=rank, world=len(members)),
     ).to_json()

@@ -55,7 +55,16 @@ def _row(workload: Workload) -> dict[str, Any]:
 def peers(spec: dict[str, Any]) -> list[list[Any]]:
     """Return [address, first port, last port] of what the other members of its gang publish for it."""
     rendezvous = spec.get("rendezvous") or {}
-    port, master = str(rendezvous.get("MASTER_PORT", "")), str(rendezvous.get("MASTER_ADDR", ""))
-    if rendezvous.get("NNODES") in (None, "1") or not port.isdigit() or master in ("", "127.0.0.1"):
-        return []
-    return [[master, int(port), int(port)]]
+    own, meet = str(rendezvous.get("NODE_RANK", "0")), str(rendezvous.get("MASTER_PORT", ""))
+    addresses = str(rendezvous.get("GPUYARD_NODE_IPS", "")).split(",")
+    ranges = str(rendezvous.get("GPUYARD_GANG_PORTS", "")).split(",")
+    found: list[list[Any]] = []
+    if len(addresses) < 2:
+        return found
+    if own != "0" and meet.isdigit():
+        found.append([addresses[0], int(meet), int(meet)])
+    for rank, (address, text) in enumerate(zip(addresses, ranges, strict=False)):
+        first, _, last = text.partition("-")
+        if str(rank) != own and first.isdigit() and last.isdigit():
+            found.append([address, int(first), int(last)])
+    return found

@@ -51,7 +51,7 @@ def written(lease: Lease) -> list[Any]:
     specs = [run.spec | {"devices": len(run.spec["devices"])} for run in runs]
     for spec in specs:
         assert spec["rendezvous"].pop("GPUYARD_LEASE_ID") == row.public_id
-        for name in ("MASTER_PORT", "PET_MASTER_PORT"):  # a gang's own
+        for name in ("MASTER_PORT", "PET_MASTER_PORT", "GPUYARD_GANG_PORTS"):  # a gang's own
             spec["rendezvous"].pop(name, None)
         spec.pop("fixed_ports", None)
     return [

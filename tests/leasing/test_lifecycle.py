@@ -224,7 +224,9 @@ def test_a_gang_is_active_only_when_every_member_is_ready() -> None:
     assert ranks[0]["MASTER_ADDR"] == "127.0.0.1", "the first one meets itself"
     (port,) = {int(r["MASTER_PORT"]) for r in ranks} | {int(r["PET_MASTER_PORT"]) for r in ranks}
     fixed = [workload.spec.get("fixed_ports") for workload in starting.live_workloads(lease)]
-    assert fixed == [{str(port): port}, None], "they meet at the first one's host, at the very port that all were told"
+    own = [range(port, port + 9), range(port + 1, port + 9)]
+    assert fixed == [{str(n): n for n in ports} for ports in own], "the same inside and out, as all were told"
+    assert {r["GPUYARD_GANG_PORTS"] for r in ranks} == {",".join([f"{port + 1}-{port + 8}"] * 2)}
     assert metering.cost(reference=lease.public_id, at=after(17)).charged_micros == 16 * 1_000 * 10
 
 

@@ -94,11 +94,13 @@ def test_orders_of_an_earlier_boot_are_none(tmp_path: Path) -> None:
     assert orders.read(tmp_path / "none") == orders.Orders()
 
 
-def test_only_what_a_gang_s_first_member_publishes_is_open_among_private_addresses() -> None:
-    rendezvous = {"MASTER_ADDR": "10.1.2.3", "MASTER_PORT": "29511", "NNODES": "2"}
-    assert for_root.peers({"rendezvous": rendezvous}) == [["10.1.2.3", 29511, 29511]]
-    assert for_root.peers({"rendezvous": rendezvous | {"NNODES": "1"}}) == []
-    assert for_root.peers({"rendezvous": rendezvous | {"MASTER_ADDR": "127.0.0.1"}}) == []
+def test_only_what_a_gang_s_other_members_publish_is_open_among_private_addresses() -> None:
+    rendezvous = {"MASTER_PORT": "29511", "NODE_RANK": "1", "GPUYARD_NODE_IPS": "10.1.2.3,10.1.2.4"}
+    rendezvous["GPUYARD_GANG_PORTS"] = "29512-29519,30001-30008"
+    assert for_root.peers({"rendezvous": rendezvous}) == [["10.1.2.3", 29511, 29511], ["10.1.2.3", 29512, 29519]]
+    assert for_root.peers({"rendezvous": rendezvous | {"NODE_RANK": "0"}}) == [["10.1.2.4", 30001, 30008]]
+    assert for_root.peers({"rendezvous": rendezvous | {"GPUYARD_NODE_IPS": "10.1.2.3"}}) == []
+    assert for_root.peers({}) == []
     told = orders.Orders("host_1", (orders.Order("gy-x", 1.0, 1, (("10.1.2.3", 29511, 29511), ("evil; x", 1, 2))),))
 
     script = egress.rules(told, name_servers=["192.168.1.1", "fd00::1"])
@@ -199,7 +201,7 @@ def test_a_container_reaches_the_internet_and_not_the_owner_s_network(
     agent.start()
     try:
         serve = ["sh", "-c", "exec httpd -f -p 8080 -h /tmp"]
-        gang = {"MASTER_ADDR": lan.neighbour.address, "MASTER_PORT": "8000", "NNODES": "2", "NODE_RANK": "1"}
+        gang = {"MASTER_PORT": "8000", "NODE_RANK": "1", "GPUYARD_NODE_IPS": f"{lan.neighbour.address},10.9.9.9"}
         alone = plane.want(image=IMAGE, devices=agent.devices[:1], command=serve, ports=[8080])
         member = plane.want(lease="lease_2", image=IMAGE, devices=agent.devices[1:2], command=serve, rendezvous=gang)
         published = plane.wait_step(alone, "ready")["ports"]["8080"]
