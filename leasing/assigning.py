@@ -124,10 +124,13 @@ def _together(acts: Sequence[tuple[UUID, Assignment]], *, at: datetime) -> dict[
     return refused | {lease.pk: lease for lease in going}
 
 
+_OF_A_HOST = ("address", "fabric", "sealing_key", "cpu_milli_per_gpu", "ram_mib_per_gpu", "disk_mib_per_gpu")
+
+
 def _devices(device_ids: set[UUID]) -> dict[UUID, Device]:
-    """Return the devices with their hosts, without the long reports of either."""
-    devices = Device.objects.defer("readings", "evidence").in_bulk(device_ids)
-    hosts = Host.objects.defer("inventory", "fingerprint", "declared").in_bulk({d.host_id for d in devices.values()})
+    """Return the devices with their hosts: of both, what a start needs to know, and not their long reports."""
+    devices = Device.objects.only("uuid", "index", "host_id").in_bulk(device_ids)
+    hosts = Host.objects.only(*_OF_A_HOST).in_bulk({device.host_id for device in devices.values()})
     for device in devices.values():
         device.host = hosts[device.host_id]
     return devices

@@ -71,9 +71,11 @@ class Pass:
 def place_pending(*, at: datetime, grace_s: int) -> Pass:
     """Make passes over the queue while they are full; return the sum. Returns at once when another placer is at it."""
     total = Pass(Estimates(at))
+    waiting: list[Lease] = []
     with _alone() as alone:
         for _ in range(MOST_PASSES if alone else 0):
-            done = _pass(at=at, grace_s=grace_s)
+            waiting = queue(at=at, known=waiting)
+            done = _pass(waiting, at=at, grace_s=grace_s)
             total.placed += done.placed
             total.lost_races += done.lost_races
             total.failed += done.failed
@@ -108,8 +110,8 @@ def forget() -> None:
     _helps.known.clear()
 
 
-def _pass(*, at: datetime, grace_s: int) -> Pass:
-    waiting, done = queue(at=at), Pass(Estimates(at))
+def _pass(waiting: list[Lease], *, at: datetime, grace_s: int) -> Pass:
+    done = Pass(Estimates(at))
     before = promises.of(waiting)
     overlay = Overlay(at)
     seen = _what_is_seen(waiting, before, overlay)

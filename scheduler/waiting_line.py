@@ -11,10 +11,19 @@ from scheduler import fair_share
 from scheduler.queue_order import Waiting, in_order
 
 
-def queue(*, at: datetime) -> list[Lease]:
-    """Return the leases that wait, in order. Not those whose end has come meanwhile: the converger ends them."""
+def queue(*, at: datetime, known: Iterable[Lease] = ()) -> list[Lease]:
+    """Return the leases that wait, in order. Not those whose end has come meanwhile: the converger ends them.
+
+    known: leases as they were read a moment ago; those that are still of that version are not read again.
+    """
     waiting = Lease.objects.filter(Q(end_at=None) | Q(end_at__gt=at), state=State.PENDING)
-    return ordered(waiting, at=at)
+    read = {(lease.pk, lease.version): lease for lease in known}
+    if not read:
+        return ordered(waiting, at=at)
+    now = list(waiting.values_list("pk", "version"))
+    fresh = Lease.objects.filter(state=State.PENDING).in_bulk([pk for pk, version in now if (pk, version) not in read])
+    still = [read.get((pk, version)) or fresh.get(pk) for pk, version in now]
+    return ordered([lease for lease in still if lease is not None], at=at)
 
 
 def ordered(leases: Iterable[Lease], *, at: datetime) -> list[Lease]:

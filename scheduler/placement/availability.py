@@ -28,6 +28,22 @@ def free_units(device: DeviceView, mode: Mode, organization: Key, start_s: int, 
     return mask
 
 
+def most_free(device: DeviceView, organization: Key, start_s: int, until_s: int | None) -> int:
+    """Return how many units can be let for the whole range in the mode that leaves most: the widest `free_units`."""
+    if device.out_of_service:
+        return 0
+    mask, mode = ALL_UNITS, None
+    for busy in device.busy:
+        if overlaps(busy, start_s, until_s):
+            if busy.mode == "whole" or (mode is not None and busy.mode != mode):
+                return 0
+            if busy.mode == "shared" and busy.organization != organization:
+                return 0
+            mode = busy.mode
+            mask &= ~busy.units
+    return mask.bit_count()
+
+
 def wholly_free(host: HostView, organization: Key, start_s: int, until_s: int | None) -> int:
     """Return how many devices can be let whole for the range."""
     return sum(free_units(device, "whole", organization, start_s, until_s) == ALL_UNITS for device in host.devices)
@@ -50,6 +66,8 @@ def _held(host: HostView, busy: Busy) -> tuple[int, int, int]:
 def free_resources(host: HostView, start_s: int, until_s: int | None) -> tuple[int, int, int]:
     """Return (CPU milli, RAM MiB, disk MiB) that stay free at every second of the range."""
     lines = [busy for device in host.devices for busy in device.busy if overlaps(busy, start_s, until_s)]
+    if not lines:
+        return host.cpu_milli, host.ram_mib, host.disk_mib
     moments = {start_s} | {busy.start_s for busy in lines if busy.start_s > start_s}
     cpu, ram, disk = host.cpu_milli, host.ram_mib, host.disk_mib
     for moment in moments:
