@@ -113,8 +113,8 @@ def _totals_are_right(server: postgres.Postgres, *, rounds: int) -> None:
     with psycopg.connect(server.url()) as session:
         (charged, balance, runs) = session.execute(
             "SELECT (SELECT sum(posted_micros) FROM billing_meter),"
-            " (SELECT balance_micros FROM billing_accountbalance b JOIN billing_account a ON a.id = b.account_id WHERE a.kind = 'wallet' AND a.owner = %s),"
-            " (SELECT count(*) FROM billing_billingrun)",
+            " (SELECT balance_micros FROM billing_accountbalance b JOIN billing_account a ON a.id = b.account_id"
+            " WHERE a.kind = 'wallet' AND a.owner = %s), (SELECT count(*) FROM billing_billingrun)",
             [PAYER],
         ).fetchone() or (None, None, None)
     kept_micros = (PAID_MINOR - 100) * 10_000
