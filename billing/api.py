@@ -9,7 +9,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from apikit import pagination, strict_query
-from apikit.errors import DomainError
+from apikit.errors import DomainError, InvalidInput
 from apikit.money import Money
 from apikit.strict_fields import Choice, Integer, ListOf, MoneyField, Name, StrictSerializer, Text, fault
 from billing import (
@@ -137,14 +137,23 @@ class VoucherCollection(OrganizationView):
 
 
 class LedgerEntryCollection(OrganizationView):
-    """Every transfer that touched the organization's accounts, newest first; gains above zero."""
+    """Every transfer that touched the organization's accounts, newest first; gains above zero.
+
+    since, until: those effective in [since, until).
+    """
 
     policy: ClassVar = {"get": "billing:read"}
-    query: ClassVar = {"get": pagination.PARAMETERS}
+    query: ClassVar = {
+        "get": {**pagination.PARAMETERS, "since": strict_query.instant, "until": strict_query.instant}
+    }  # fmt: skip
 
     def get(self, request: Request) -> Response:
-        owner = self.organization.pk
-        return self.page(entries.of_owner(owner=owner), lambda transfer: rendering.entry(transfer, owner=owner))
+        owner, since, until = self.organization.pk, self.parameters.get("since"), self.parameters.get("until")
+        if since is not None and until is not None and until <= since:
+            detail = {"parameter": "until", "code": "out_of_range", "detail": "It lies after `since`."}
+            raise InvalidInput("The range is empty.", errors=[detail])
+        rows = entries.of_owner(owner=owner, since=since, until=until)
+        return self.page(rows, lambda transfer: rendering.entry(transfer, owner=owner))
 
 
 class StatementCollection(OrganizationView):

@@ -29,12 +29,18 @@ class Earnings:
     in_transit_micros: int
 
 
-def of_owner(*, owner: UUID) -> QuerySet[Transfer]:
-    """Return the transfers that touch an organization's accounts, platform's memoranda left out."""
+def of_owner(*, owner: UUID, since: datetime | None = None, until: datetime | None = None) -> QuerySet[Transfer]:
+    """Return the transfers that touch an organization's accounts, platform's memoranda left out.
+
+    since, until: only those effective from the one and before the other.
+    """
     touching = Q(debit__owner=owner, debit__kind__in=TENANT_KINDS) | Q(
         credit__owner=owner, credit__kind__in=TENANT_KINDS
     )
-    return Transfer.objects.filter(touching).select_related("journal", "debit", "credit")
+    found = Transfer.objects.filter(touching).select_related("journal", "debit", "credit")
+    if since is not None:
+        found = found.filter(journal__effective_at__gte=since)
+    return found if until is None else found.filter(journal__effective_at__lt=until)
 
 
 def signed_micros(transfer: Transfer, *, owner: UUID) -> int:

@@ -54,6 +54,23 @@ def test_entries_and_statement_are_the_organizations_own(caller: Caller) -> None
     assert stranger.get("/api/v1/ledger-entries").json()["items"] == []
 
 
+def test_entries_of_a_range_and_ranges_that_are_none(caller: Caller) -> None:
+    for second in range(3):
+        give(caller.organization.pk, 1_000_000 * (second + 1), at=NOON.replace(second=second))
+    first, third = (NOON.replace(second=second).isoformat().replace("+00:00", "Z") for second in (0, 2))
+
+    found = caller.get(f"/api/v1/ledger-entries?since={first}&until={third}").json()["items"]
+    refused = [
+        caller.get(f"/api/v1/ledger-entries?since={since}&until={until}").json()
+        for since, until in ((first, first), (third, first), (first, "yesterday"))
+    ]
+    months = [caller.get(f"/api/v1/statements?year={NOON.year}&month={month}").status_code for month in (0, 13, -1)]
+
+    assert [entry["amount"]["amount"] for entry in found] == ["2.000000", "1.000000"]
+    assert [(answer["status"], answer["errors"][0]["parameter"]) for answer in refused] == [(422, "until")] * 3
+    assert months == [422, 422, 422]
+
+
 def test_a_top_up_without_a_provider_is_refused_and_writes_nothing(caller: Caller) -> None:
     answer = caller.post("/api/v1/wallet/top-ups", {"amount": {"amount": "10.00", "currency": "USD"}})
 
