@@ -13,8 +13,8 @@ from billing import currencies
 from billing.models import PriceSeries, PriceVersion
 from billing.models.meters import Use
 
-# 2^63 micro-units x seconds are 2.56 x 10^9 major units of one meter: a price that gets there within a year is a slip.
-MOST_MICROS_PER_HOUR = 2**63 // (366 * 86_400)
+# 2^63 micro-units x seconds are 2.56 x 10^9 major units of one meter: a price that gets there within a day is a slip.
+MOST_MICROS_PER_HOUR = 2**63 // 86_400
 
 
 class NotForSale(DomainError):
@@ -25,7 +25,7 @@ class NotForSale(DomainError):
 
 class PriceTooHigh(DomainError):
     slug = "price-too-high"
-    title = "What one meter uses at this price cannot be reckoned with for a year"
+    title = "What one meter uses at this price cannot be reckoned with for a day"
     status = 422
 
 

@@ -1,4 +1,5 @@
-"""Every worked figure of billing.json through the domain functions and the SQL that posts.
+"""Every worked figure of billing.json through the domain functions and the SQL that posts, and where a door shows it
+(vectors_at_doors) through the API as well.
 
 `--vectors PATH` runs another file of the same form. No adapter knows an expected figure.
 """

@@ -7,6 +7,7 @@ from itertools import pairwise
 from typing import Any
 from uuid import uuid4
 
+import vectors_at_doors
 from books import LONG_AGO, NOON, after, give, killed_at, make_owner, make_price, run
 from django.db import IntegrityError, connection, transaction
 from provider import PaperProvider
@@ -43,13 +44,15 @@ def wallet(owner: Any, at: datetime = NOON, currency: str = "USD") -> wallets.Ba
 
 
 def b01(given: dict[str, Any]) -> dict[str, Any]:
-    payer = make_owner(given["balance_u"])
+    door = vectors_at_doors.tenant(given["balance_u"])
+    payer = vectors_at_doors.owner_of(door)
     leases = [run(payer=payer, price=make_price(rate)) for rate in given["rates_u_per_hour"]]
     found = wallet(payer)
     burn = found.burn_micros_per_hour
     left_s = pricing.seconds_left(available_micros=found.available_micros, burn_micros_per_hour=burn) or 0
     dry_at = after(min(left_s, exhaustion.HORIZON_S))
     assert found.exhausts_at == (dry_at if left_s <= exhaustion.HORIZON_S else None)
+    assert vectors_at_doors.exhausts_at(door, NOON) == found.exhausts_at
     costs = sum(metering.cost(reference=lease, at=dry_at).charged_micros for lease in leases)
     exact = pricing.charge(burn * min(left_s, exhaustion.HORIZON_S))
     assert 0 <= exact - costs < len(leases)
@@ -62,7 +65,8 @@ def b01(given: dict[str, Any]) -> dict[str, Any]:
 
 
 def b02(given: dict[str, Any]) -> dict[str, Any]:
-    payer = make_owner(given["balance_u"])
+    door = vectors_at_doors.tenant(given["balance_u"])
+    payer = vectors_at_doors.owner_of(door)
     run(payer=payer, price=make_price(given["burn_u_per_hour"]))
     close_at(after(given["topup_after_s"] // 2))
     at = after(given["topup_after_s"])
@@ -74,6 +78,7 @@ def b02(given: dict[str, Any]) -> dict[str, Any]:
         )
     exhausts_at = wallet(payer, at).exhausts_at
     assert exhausts_at is not None
+    assert vectors_at_doors.exhausts_at(door, at) == exhausts_at
     return {
         "seconds_left_after_topup": int((exhausts_at - at).total_seconds()),
         "seconds_from_start": int((exhausts_at - NOON).total_seconds()),
@@ -396,8 +401,11 @@ def t11(given: dict[str, Any]) -> dict[str, Any]:
     try:
         pricing.parse_amount(given["amount"], minor_exponent=currencies.get(given["currency"]).minor_exponent)
     except ValueError:
-        return {"accepted": False}
-    return {"accepted": True}
+        accepted = False
+    else:
+        accepted = True
+    assert vectors_at_doors.takes_payment(given["amount"], given["currency"]) == accepted
+    return {"accepted": accepted}
 
 
 def t12(given: dict[str, Any]) -> dict[str, Any]:
@@ -459,7 +467,8 @@ def h04(given: dict[str, Any]) -> dict[str, Any]:
 
 
 def h05(given: dict[str, Any]) -> dict[str, Any]:
-    payee = uuid4()
+    door = vectors_at_doors.tenant()
+    payee = vectors_at_doors.owner_of(door)
     lease = run(
         payer=make_owner(RICH),
         payee=payee,
@@ -469,6 +478,7 @@ def h05(given: dict[str, Any]) -> dict[str, Any]:
     )
     close_at(after(1800))
     charged = metering.finish(reference=lease, at=after(3600), ended_by="tenant")
+    assert vectors_at_doors.earned_micros(door, after(3600)) == in_account("host_earnings", payee)
     return {
         "commission_u": in_account("commission"),
         "tax_u": in_account("tax_payable"),

@@ -7,10 +7,11 @@ from typing import Any
 from uuid import uuid4
 from zoneinfo import ZoneInfo
 
+import vectors_at_doors
 from books import NOON, after, make_owner, make_price, run
 from django.db import DataError, connection, transaction
 
-from billing import close, currencies, invoicing, metering, pricing, segments, statements
+from billing import close, currencies, invoicing, metering, price_list, pricing, segments, statements
 from billing.models import Adjustment, BillingRun, Journal, Meter, MeterFact, Segment, Transfer
 
 Adapter = Callable[[dict[str, Any]], dict[str, Any]]
@@ -85,6 +86,8 @@ def r07(given: dict[str, Any]) -> dict[str, Any]:
     price = given["price_u_per_hour"]
     charged = use(price=price, seconds=given["hours"] * 3600)
     shown = pricing.show(price)
+    at_market = vectors_at_doors.price_shown(make_price(price).series.sku, NOON)
+    assert pricing.parse_amount(at_market, minor_exponent=6) == price
     assert pricing.parse_amount(shown, minor_exponent=6) * given["hours"] == charged
     return {"charge_u": charged, "displayed_unit_price": shown}
 
@@ -101,7 +104,11 @@ def r09(given: dict[str, Any]) -> dict[str, Any]:
         with transaction.atomic():
             assert use(price=given["price_u_per_hour"], seconds=given["seconds"], cuts=3) == charged
         fits = True
-    except (DataError, segments.UsageTooLarge):  # PostgreSQL's BIGINT is checked: it refuses, and never wraps round
+    except (
+        DataError,
+        segments.UsageTooLarge,
+        price_list.PriceTooHigh,
+    ):  # PostgreSQL's BIGINT is checked: it refuses, and never wraps round
         fits = False
     assert fits == (num <= pricing.INT64_MAX)
     return {"numerator": num, "fits_int64": fits, "charge_u": charged}
@@ -153,16 +160,19 @@ def c09(given: dict[str, Any]) -> dict[str, Any]:
 
 def c10(given: dict[str, Any]) -> dict[str, Any]:
     start, end = (instant(t) for t in given["lease"])
-    owner = make_owner(RICH)
+    door = vectors_at_doors.tenant(RICH, time_zone=given["tz"])
+    owner = vectors_at_doors.owner_of(door)
     lease = run(payer=owner, price=make_price(given["price_u_per_hour"]), at=start)
     metering.stop(reference=lease, seq=2, at=end, cause="tenant")
     uncut = metering.finish(reference=lease, at=end, ended_by="tenant")
     local = start.astimezone(ZoneInfo(given["tz"]))
     _, boundary = statements.month_bounds(year=local.year, month=local.month, time_zone=given["tz"])
+    days = [pricing.boundary(local.date().replace(day=1), k=k) for k in (0, 1)]
     months = [
-        statements.month(owner=owner, year=day.year, month=day.month, time_zone=given["tz"], at=end)[0]
-        for day in (pricing.boundary(local.date().replace(day=1), k=k) for k in (0, 1))
+        statements.month(owner=owner, year=day.year, month=day.month, time_zone=given["tz"], at=end)[0] for day in days
     ]
+    shown = [vectors_at_doors.charged_micros(door, year=day.year, month=day.month, at=end) for day in days]
+    assert shown == [found.charged_micros for found in months]
     assert sum(m.charged_micros for m in months) == uncut
     return {
         "boundary_utc": f"{boundary:%Y-%m-%dT%H:%M:%SZ}",
