@@ -379,3 +379,8 @@ class SyncAnswer(Message):
 # in words. `host_figures` {disk_write_mib_per_s, disk_read_mib_per_s, control_connect_us} are the machine's own, also
 # where its GPUs are simulated. Level L0 asks for no figures. Checks of the agent's own: engine, disk, clock,
 # foreign_processes, driver.
+#
+# An exec: the wish {verb "exec", id, lease, member, epoch, argv [word], timeout_s, limit_bytes} is a tenant's command
+# in his ready workload, done once per id over all lives of the agent, and answered by an event {n, kind "exec", id,
+# lease, member, epoch, exit_code | null, output, truncated, failure}. output: what it wrote, errors among it, as text
+# without NUL; at most 64 KiB. exit_code null: `failure` says why, or `truncated` (ended for saying too much).

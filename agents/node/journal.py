@@ -41,9 +41,11 @@ CREATE TABLE IF NOT EXISTS receipt_kind (
 CREATE TABLE IF NOT EXISTS private_image (
     repository TEXT NOT NULL, lease TEXT NOT NULL,
     PRIMARY KEY (repository, lease)) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS begun (n INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE);
 """
 # A control plane that is away for weeks must not fill the owner's disk; the oldest go first.
 OUTBOX_LIMIT = 20_000
+BEGUN_LIMIT = 2_000
 _FIELDS = (
     "lease", "member", "epoch", "spec_hash", "spec", "valid_for_s", "stop_grace_s", "wanted", "step", "detail",
     "failure", "exit_code", "container", "image_digest", "visible", "ports", "unusable", "deadline_s", "log_offset",
@@ -76,6 +78,13 @@ class Journal:
                 self._db.execute("ROLLBACK")
                 raise
             self._db.execute("COMMIT")
+
+    def begin_once(self, name: str) -> bool:
+        """Keep that something is about to be done; return False if it was begun before, also by an agent before us."""
+        with self._write() as db:
+            is_new = db.execute("INSERT OR IGNORE INTO begun (id) VALUES (?)", (name,)).rowcount == 1
+            db.execute("DELETE FROM begun WHERE n <= (SELECT max(n) FROM begun) - ?", (BEGUN_LIMIT,))
+        return is_new
 
     # Workloads and fences
 

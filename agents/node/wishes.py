@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 from agents import protocol
+from agents.node import exec_wish
 from agents.node.drivers import DeviceFault, Driver
 from agents.node.engines import Engine, EngineError
 from agents.node.reconciler import Reconciler
@@ -46,6 +47,8 @@ class Wishes:
         verb = str(wish.get("verb", ""))
         if verb == "selftest":
             self._reconciler.event("selftest", "", **self.selftest(wish))
+        elif verb == "exec":
+            self._reconciler.event("exec", "", **exec_wish.run(self._reconciler, wish))
         elif verb == "diagnose":
             self._reconciler.event("diagnosis", "", id=wish.get("id"), **self._diagnose())
         else:

@@ -56,6 +56,16 @@ class Container:
 
 
 @dataclass(frozen=True)
+class Ran:
+    """What came of a command inside. exit_code: None when it was ended from outside (too late, or said too much)."""
+
+    exit_code: int | None
+    output: bytes
+    truncated: bool = False
+    timed_out: bool = False
+
+
+@dataclass(frozen=True)
 class Login:
     """What a registry is told at a pull, and nobody else ever."""
 
@@ -116,6 +126,10 @@ class Engine(Protocol):
 
     def exec(self, container: str, argv: list[str], *, timeout_s: float) -> tuple[int, str]:
         """Run `argv` inside; return its exit code and output. 126, 127: it is not there to run."""
+
+    def run_inside(self, container: str, argv: list[str], *, timeout_s: float, limit: int) -> Ran:
+        """Run a tenant's `argv` inside, as what the container runs as; end it after `timeout_s` or `limit` bytes of
+        output and errors together."""
 
     def stop(self, container: str, *, grace_s: int) -> bool:
         """SIGTERM, wait `grace_s`, SIGKILL, wait 60 s; return whether nothing of it runs any more."""

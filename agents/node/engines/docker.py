@@ -25,6 +25,7 @@ from agents.node.engines.belongings import Belongings
 from agents.node.engines.container_body import container_body
 from agents.node.engines.following import Following
 from agents.node.engines.pulling import pull
+from agents.node.engines.running_inside import RunningInside
 from agents.node.engines.unix_http import Refusal, UnixHttp
 
 NEWEST_API = (1, 45)  # newer ones may change what we rely on; every engine still answers this one
@@ -33,7 +34,7 @@ CREATE_TIMEOUT_S = 60.0
 EVENTS_AGAIN_S = 5.0
 
 
-class DockerEngine(Belongings):
+class DockerEngine(Belongings, RunningInside):
     """The Engine behind a UNIX socket. It is asked for its version when first used, and again after it was away."""
 
     mounts = True

@@ -22,12 +22,21 @@ from pathlib import Path
 from typing import Any
 
 from agents.node import clocks, durable
-from agents.node.engines import LABEL_HOST, Container, EngineError, Login, NoSuchContainer, Plan, Progress
+from agents.node.engines import (
+    LABEL_HOST,
+    Container,
+    EngineError,
+    Login,
+    NoSuchContainer,
+    Plan,
+    Progress,
+    Ran,
+    sandbox_running,
+)
 from agents.node.engines import sandbox_processes as processes
 from agents.node.engines.sandbox_programs import DEMO, LAUNCHER
 from agents.node.engines.sandbox_scratch import SandboxScratch
 
-NOBODY = 65534
 KILL_WAIT_S = 60
 
 
@@ -115,7 +124,7 @@ class ProcessEngine(SandboxScratch):
         durable.write(folder / "meta.json", json.dumps({**meta, "started": True, "boot_id": clocks.boot_id()}))
         as_nobody = os.geteuid() == 0
         if as_nobody:
-            os.chown(folder, NOBODY, NOBODY)
+            os.chown(folder, sandbox_running.NOBODY, sandbox_running.NOBODY)
         try:
             with open(folder / "log", "ab") as log:
                 child = subprocess.Popen(
@@ -126,8 +135,8 @@ class ProcessEngine(SandboxScratch):
                     stdout=log,
                     stderr=log,
                     start_new_session=True,
-                    user=NOBODY if as_nobody else None,
-                    group=NOBODY if as_nobody else None,
+                    user=sandbox_running.NOBODY if as_nobody else None,
+                    group=sandbox_running.NOBODY if as_nobody else None,
                     extra_groups=[] if as_nobody else None,
                 )
         except OSError as fault:
@@ -160,8 +169,7 @@ class ProcessEngine(SandboxScratch):
         pid = self.inspect(container).pid
         if pid is None:
             raise NoSuchContainer(f"{container} does not run")
-        # The workload's own environment as the kernel has it, not what we meant to give it.
-        inside = processes.environment_of(processes.workload_pid(pid))
+        inside = processes.environment_of(processes.workload_pid(pid))  # as the kernel has it, not as we meant it
         if not inside:
             return 126, ""
         try:
@@ -174,6 +182,13 @@ class ProcessEngine(SandboxScratch):
             raise EngineError("engine_error", f"{argv[0]} did not end within {timeout_s:.0f} s") from None
         return done.returncode, done.stdout.decode(errors="replace")
 
+    def run_inside(self, container: str, argv: list[str], *, timeout_s: float, limit: int) -> Ran:
+        pid = self.inspect(container).pid
+        inside = processes.environment_of(processes.workload_pid(pid)) if pid is not None else {}
+        if not inside:
+            raise NoSuchContainer(f"{container} does not run")
+        return sandbox_running.run(argv, env=inside, folder=self._folder(container), timeout_s=timeout_s, limit=limit)
+
     def stop(self, container: str, *, grace_s: int) -> bool:
         try:
             folder = self._folder(container)
@@ -184,9 +199,9 @@ class ProcessEngine(SandboxScratch):
             if not pids:
                 break
             if number == signal.SIGTERM and pids:
-                self._send(number, [self._pid(folder, self._meta(folder)) or pids[0]], group=True)
+                processes.send(number, [self._pid(folder, self._meta(folder)) or pids[0]], group=True)
             else:
-                self._send(number, pids, group=False)
+                processes.send(number, pids, group=False)
             self._await_end(container, wait_s)
         self._reap(container)
         return not self._pids(container)
@@ -277,12 +292,3 @@ class ProcessEngine(SandboxScratch):
         while (pids := self._pids(container)) and (left_s := deadline - time.monotonic()) > 0:
             processes.await_one(pids, min(left_s, 1.0))
             self._reap(container)
-
-    @staticmethod
-    def _send(number: int, pids: list[int], *, group: bool) -> None:
-        for pid in pids:
-            with contextlib.suppress(ProcessLookupError):
-                if group:
-                    os.killpg(os.getpgid(pid), number)
-                else:
-                    os.kill(pid, number)

@@ -14,6 +14,16 @@ MARK = "GPUYARD_CONTAINER"
 PLACE = "GPUYARD_SANDBOX"
 
 
+def send(number: int, pids: list[int], *, group: bool) -> None:
+    """Send a signal to each of the processes, or to the whole group of each."""
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            if group:
+                os.killpg(os.getpgid(pid), number)
+            else:
+                os.kill(pid, number)
+
+
 def ring_at_end(handle: int, ring: Callable[[], None]) -> None:
     poll = select.poll()
     poll.register(handle, select.POLLIN)
