@@ -23,6 +23,7 @@ look() {
     need busybox busybox-static "tests with a real container image"
     need make make "tests of the set-up itself"
     need faketime faketime "tests with a wrong clock"
+    need chromium chromium "tests in a real browser"
 }
 
 if $can_install; then

@@ -117,6 +117,7 @@ _OBJECTS = {
     "OrganizationMember": (
         "id:text version:int actions:texts user_id:text email:text role:text created_at:at"
     ),
+    "Group": "id:text version:int actions:texts name:text role:text member_count:int created_at:at",
     "AuditEvent": (
         "id:text position:int at:at actor:text action:text target:text before:any after:any why:text request_id:text"
         " sha256:text"
@@ -142,7 +143,8 @@ _SHOWN = {
     "ledger_entry": "LedgerEntry", "statement": "Statement", "invoice": "Invoice", "budget": "Budget",
     "earning": "Earning", "payout": "Payout", "receipt_key": "ReceiptKey", "api_key": "ApiKey",
     "api_key_rotate": "RotatedKey",
-    "member": "OrganizationMember", "audit_event": "AuditEvent", "webhook": "Webhook", "webhook_delivery": "Delivery",
+    "member": "OrganizationMember", "group": "Group", "group_member_list": "OrganizationMember",
+    "audit_event": "AuditEvent", "webhook": "Webhook", "webhook_delivery": "Delivery",
     "webhook_test": "Delivery",
 }  # fmt: skip
 # Doors that plan instead, where a dry run is asked for.

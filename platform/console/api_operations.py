@@ -13,6 +13,7 @@ from leasing import api as leasing_api
 from outbox import api as outbox_api
 from scheduler import lease_requests
 from tenants import api as tenants_api
+from tenants import groups_api
 
 
 @dataclass(frozen=True)
@@ -157,6 +158,14 @@ OPERATIONS: tuple[Operation, ...] = (
     _get("member_get", "/members/{id}"),
     _update("member_update", "/members/{id}", tenants_api.MemberChange),
     _delete("member_delete", "/members/{id}"),
+    _list("group_list", "/groups"),
+    _create("group_create", "/groups", groups_api.GroupBody),
+    _get("group_get", "/groups/{id}"),
+    _update("group_update", "/groups/{id}", groups_api.GroupChange),
+    _delete("group_delete", "/groups/{id}"),
+    _list("group_member_list", "/groups/{id}/members"),
+    _act("group_member_add", "/groups/{id}/members", groups_api.GroupMemberBody, optional=False),
+    _delete("group_member_remove", "/groups/{id}/members/{member_id}"),
     _list("audit_event_list", "/audit-events"),
     _list("webhook_list", "/webhooks"),
     _create("webhook_create", "/webhooks", outbox_api.WebhookBody),

@@ -21,7 +21,7 @@ from gpuyard.market import GpuModels, Images, Market, Offers, Quotes, Regions
 from gpuyard.methods import Awaiting, Blocking, Resource, flow
 from gpuyard.money import Budgets, Earnings, Invoices, LedgerEntries, Payouts, Statements, Wallets
 from gpuyard.objects import Lease
-from gpuyard.organization import ApiKeys, AuditEvents, Members, Secrets, Volumes, Webhooks
+from gpuyard.organization import ApiKeys, AuditEvents, Groups, Members, Secrets, Volumes, Webhooks
 from gpuyard.transport import AwaitingDriver, BlockingDriver, Driver, Flow, Observer
 
 
@@ -54,6 +54,7 @@ class _Base[M](Resource[M]):
         self.payouts = Payouts[M](driver, manner)
         self.api_keys = ApiKeys[M](driver, manner)
         self.members = Members[M](driver, manner)
+        self.groups = Groups[M](driver, manner)
         self.audit_events = AuditEvents[M](driver, manner)
         self.secrets = Secrets[M](driver, manner)
         self.volumes = Volumes[M](driver, manner)

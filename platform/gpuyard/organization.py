@@ -61,6 +61,42 @@ class Members[M](Resource[M]):
         return Call(Object, (member_id,))
 
 
+class Groups[M](Resource[M]):
+    @listing("group_list", "/groups")
+    def list(self, *, limit: int | None = None) -> Call[Object]:
+        return Call(Object, query={"limit": limit})
+
+    @operation("group_create", "POST", "/groups")
+    def create(self, *, name: str, role: str) -> Call[Object]:
+        """Make a group; whoever is put in may do what `role` may, beside his own."""
+        return Call(Object, body={"name": name, "role": role})
+
+    @operation("group_get", "GET", "/groups/{id}")
+    def get(self, group_id: str, /) -> Call[Object]:
+        return Call(Object, (group_id,))
+
+    @operation("group_update", "PATCH", "/groups/{id}")
+    def update(self, group_id: str, /, *, if_match: str, **changes: Any) -> Call[Object]:
+        """Change name or role. if_match: the group's `etag`."""
+        return Call(Object, (group_id,), body=changes, headers={"If-Match": if_match})
+
+    @operation("group_delete", "DELETE", "/groups/{id}")
+    def delete(self, group_id: str, /) -> Call[Object]:
+        return Call(Object, (group_id,))
+
+    @listing("group_member_list", "/groups/{id}/members")
+    def members(self, group_id: str, /, *, limit: int | None = None) -> Call[Object]:
+        return Call(Object, (group_id,), {"limit": limit})
+
+    @operation("group_member_add", "POST", "/groups/{id}/members")
+    def add(self, group_id: str, /, *, member_id: str) -> Call[Object]:
+        return Call(Object, (group_id,), body={"member_id": member_id})
+
+    @operation("group_member_remove", "DELETE", "/groups/{id}/members/{member_id}")
+    def remove(self, group_id: str, member_id: str, /) -> Call[Object]:
+        return Call(Object, (group_id, member_id))
+
+
 class AuditEvents[M](Resource[M]):
     @listing("audit_event_list", "/audit-events")
     def list(self, /, *, limit: int | None = None, **filters: Any) -> Call[Object]:

@@ -9,6 +9,7 @@ from django.http import HttpRequest
 from apikit import clock
 from audit import log
 from tenants import keys
+from tenants.group_models import Group, GroupMember
 from tenants.models import ApiKey, Membership, Organization, Secret
 
 
@@ -76,6 +77,35 @@ class MembershipAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
     autocomplete_fields = ["user", "organization"]
     readonly_fields = ["version", "created_at"]
     list_select_related = ["user", "organization"]
+
+
+class GroupMemberInline(admin.TabularInline):  # type: ignore[type-arg]
+    model = GroupMember
+    extra = 0
+    fields = ["membership", "created_at"]
+    readonly_fields = [*fields]  # type: ignore[list-item]
+
+    def has_add_permission(self, request: HttpRequest, obj: Group | None = None) -> bool:
+        return False
+
+
+@admin.register(Group)
+class GroupAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
+    """Organizations look after their groups themselves."""
+
+    list_display = ["name", "role", "organization", "created_at", "public_id"]
+    list_filter = ["role", "organization"]
+    search_fields = ["name", "organization__name", "=id"]
+    list_select_related = ["organization"]
+    fields = ["public_id", "organization", "name", "role", "version", "created_at"]
+    readonly_fields = [*fields]  # type: ignore[list-item]
+    inlines = [GroupMemberInline]
+
+    def has_add_permission(self, request: HttpRequest) -> bool:
+        return False
+
+    def has_delete_permission(self, request: HttpRequest, obj: Group | None = None) -> bool:
+        return False
 
 
 @admin.register(ApiKey)

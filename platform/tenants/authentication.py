@@ -42,7 +42,8 @@ class ApiKeyAuthentication(BaseAuthentication):
         _refuse_banned(key.organization)
         role = _role_of_maker(found)
         _note_use(key, at=at)
-        return Principal(key.organization, role=role, scopes=frozenset(key.scopes), api_key=key), key
+        scopes, groups = frozenset(key.scopes), found.group_roles if role is not None else frozenset()
+        return Principal(key.organization, role=role, scopes=scopes, api_key=key, group_roles=groups), key
 
     def authenticate_header(self, request: Request) -> str:
         return "Bearer"
@@ -60,12 +61,15 @@ class MemberSessionAuthentication(SessionAuthentication):
         if wanted is None:
             raise PermissionDenied("Name the organization in the header Gpuyard-Organization.")
         organization_id = ids.decode("org", wanted)
-        mine = Membership.objects.select_related("organization").filter(user=user)
+        mine = Membership.objects.select_related("organization").prefetch_related("groups_in__group").filter(user=user)
         membership = mine.filter(organization_id=organization_id).first() if organization_id else None
         if membership is None:
             raise NotFound
-        _refuse_banned(membership.organization)
-        return Principal(membership.organization, role=Role(membership.role), scopes=None, user=user), None
+        organization = membership.organization
+        _refuse_banned(organization)
+        groups = frozenset(Role(row.group.role) for row in membership.groups_in.all())
+        principal = Principal(organization, role=Role(membership.role), scopes=None, user=user, group_roles=groups)
+        return principal, None
 
 
 def _refuse_banned(organization: Organization) -> None:
@@ -92,6 +96,7 @@ def _arrived(request: Request, moment: datetime) -> None:
 class _Found(NamedTuple):
     key: ApiKey
     maker_role: str | None  # in the key's organization, today
+    group_roles: frozenset[Role]  # of the groups that the maker is in there, today
 
 
 def _find(request: Request, public: str) -> _Found | None:
@@ -100,7 +105,7 @@ def _find(request: Request, public: str) -> _Found | None:
     (rows,) = statements.run(Statement(_select(), [public]))
     if not rows:
         return None
-    asked_at, role, *values = rows[0]
+    asked_at, role, groups, *values = rows[0]
     _arrived(request, asked_at)
     found = key.read(values[: key.width])
     assert found is not None
@@ -108,7 +113,7 @@ def _find(request: Request, public: str) -> _Found | None:
     assert owner is not None
     found.organization = owner
     found.created_by = maker.read(values[key.width + tenant.width :])
-    return _Found(found, role)
+    return _Found(found, role, frozenset(Role(name) for name in groups))
 
 
 def _columns() -> tuple[Columns[ApiKey], Columns[Organization], Columns[User]]:
@@ -119,7 +124,9 @@ def _columns() -> tuple[Columns[ApiKey], Columns[Organization], Columns[User]]:
 def _select() -> str:
     key, tenant, maker = _columns()
     return f"""
-SELECT clock_timestamp(), m.role, {key.sql}, {tenant.sql}, {maker.sql}
+SELECT clock_timestamp(), m.role, ARRAY(
+        SELECT g.role FROM tenants_groupmember i JOIN tenants_group g ON g.id = i.group_id WHERE i.membership_id = m.id
+    ), {key.sql}, {tenant.sql}, {maker.sql}
 FROM tenants_apikey k JOIN tenants_organization o ON o.id = k.organization_id
     LEFT JOIN accounts_user u ON u.id = k.created_by_id
     LEFT JOIN tenants_membership m ON m.organization_id = k.organization_id AND m.user_id = k.created_by_id

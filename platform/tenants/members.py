@@ -33,7 +33,7 @@ def add(*, by: Principal, email: str, role: Role, at: datetime, request_id: str 
     Raises MayNotGrant, AlreadyMember.
     """
     organization = quotas.lock(by.organization.pk)
-    _check_grant(by, role)
+    check_grant(by, role)
     address = email.lower()
     user, _ = User.objects.get_or_create(email=address, defaults={"username": address, "password": make_password(None)})
     if Membership.objects.filter(organization=organization, user=user).exists():
@@ -50,7 +50,7 @@ def change_role(*, by: Principal, membership: Membership, role: Role, at: dateti
     quotas.lock(by.organization.pk)
     membership = Membership.objects.select_for_update(no_key=True, of=("self",)).get(pk=membership.pk)
     _check_touch(by, membership)
-    _check_grant(by, role)
+    check_grant(by, role)
     if membership.role == role:
         return membership
     if membership.role == Role.OWNER:
@@ -82,7 +82,8 @@ def remove(*, by: Principal, membership: Membership, at: datetime, request_id: s
     membership.delete()
 
 
-def _check_grant(by: Principal, role: Role) -> None:
+def check_grant(by: Principal, role: Role) -> None:
+    """Raise MayNotGrant where the role may something that the caller may not."""
     lacking = roles.of_role(role) - by.permissions
     if lacking:
         raise MayNotGrant(f"Nobody grants what he lacks: {', '.join(sorted(lacking))}.", lacking=sorted(lacking))

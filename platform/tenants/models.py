@@ -139,3 +139,6 @@ class Secret(models.Model):
 
     def __str__(self) -> str:
         return self.name
+
+
+from tenants import group_models  # noqa: E402, F401 -- Django looks for models here; it needs ours

@@ -22,6 +22,7 @@ class Principal:
     scopes: frozenset[str] | None  # of the key; None: a person
     user: User | None = None
     api_key: ApiKey | None = None
+    group_roles: frozenset[Role] = frozenset()  # what the person's groups add to his role
     is_authenticated: bool = field(default=True, init=False)
 
     @property
@@ -38,7 +39,7 @@ class Principal:
 
     @cached_property
     def permissions(self) -> frozenset[str]:
-        return roles.permissions(role=self.role, scopes=self.scopes)
+        return roles.permissions(role=self.role, scopes=self.scopes, group_roles=self.group_roles)
 
     def may(self, permission: str) -> bool:
         return permission in self.permissions

@@ -41,15 +41,18 @@ def scope_of(permission: str) -> str:
     return _SCOPES.get(permission, permission)
 
 
-def permissions(*, role: Role | None, scopes: frozenset[str] | None) -> frozenset[str]:
-    """Return what a caller may do: what his role allows *and* his key's scopes allow.
+def permissions(
+    *, role: Role | None, scopes: frozenset[str] | None, group_roles: frozenset[Role] = frozenset()
+) -> frozenset[str]:
+    """Return what a caller may do: what his role or one of his groups allows *and* his key's scopes allow.
 
-    role None: a key made by the platform, bounded by its scopes alone. scopes None: a person, bounded by the role.
+    role None: a key made by the platform, bounded by its scopes alone. scopes None: a person, bounded by the roles.
     """
     return frozenset(
         permission
         for permission, allowed in ROLES.items()
-        if (role is None or role in allowed) and (scopes is None or scope_of(permission) in scopes)
+        if (role is None or role in allowed or group_roles & allowed)
+        and (scopes is None or scope_of(permission) in scopes)
     )
 
 

@@ -18,6 +18,7 @@ from outbox import endpoints
 from scheduler import planning
 from tenants import keys, roles, vault
 from tenants.door_checks import doors, methods_of
+from tenants.group_models import Group, GroupMember
 from tenants.models import Organization, Role
 from tenants.principal import Principal
 from tests.apikit.conftest import Caller
@@ -88,6 +89,10 @@ EXPECTED = {
     "api-keys/<str:id>/actions/rotate": "post:keys:write",
     "members": "get:members:read post:members:write",
     "members/<str:id>": "get:members:read patch:members:write delete:members:write",
+    "groups": "get:members:read post:members:write",
+    "groups/<str:id>": "get:members:read patch:members:write delete:members:write",
+    "groups/<str:id>/members": "get:members:read post:members:write",
+    "groups/<str:id>/members/<str:member_id>": "delete:members:write",
     "audit-events": "get:audit:read",
 }
 OPEN = {"market/prices", "market/history", "market/receipt-keys", "openapi.json", "docs"}
@@ -99,6 +104,7 @@ BODIES: dict[tuple[str, str], dict[str, Any]] = {
     ("leases/<str:id>/actions/<str:action>", "post"): {"by_s": 3600},
     ("api-keys/<str:id>", "patch"): {"name": "n"},
     ("members/<str:id>", "patch"): {"role": "viewer"},
+    ("groups/<str:id>", "patch"): {"name": "n"},
 }
 READ_SCOPES = tuple(scope for scope in roles.SCOPES if scope.endswith(":read"))
 TRIED: list[tuple[str, str, str, str]] = []
@@ -215,6 +221,17 @@ def _member(owner: Organization) -> str:
     return make_member(owner, Role.VIEWER).public_id
 
 
+def _group(owner: Organization) -> str:
+    return Group.objects.create(organization=owner, name="g", role=Role.VIEWER).public_id
+
+
+def _in_group(group: str) -> str:
+    found = Group.objects.get(pk=ids.decode("group", group))
+    inside = make_member(found.organization, Role.VIEWER)
+    GroupMember.objects.create(group=found, membership=inside)
+    return inside.public_id
+
+
 def _maintenance(host: str) -> str:
     pk = ids.decode("host", host)
     assert pk is not None
@@ -228,7 +245,7 @@ def _maintenance(host: str) -> str:
 MAKERS: dict[str, Callable[[Organization], str]] = {
     "hosts": _host, "enrolments": _enrolment, "wallet/top-ups": _payment, "invoices": _invoice, "budgets": _budget,
     "webhooks": _webhook, "leases": _lease, "quotes": _quote, "api-keys": _key, "members": _member,
-    "images": _image, "secrets": _secret,
+    "images": _image, "secrets": _secret, "groups": _group,
 }  # fmt: skip
 
 
@@ -246,6 +263,8 @@ class Objects:
             path = path.replace("<str:id>", self.maker(owner))
         if "<str:delivery_id>" in path:
             path = path.replace("<str:delivery_id>", _delivery(owner))
+        if "<str:member_id>" in path:
+            path = path.replace("<str:member_id>", _in_group(path.split("/")[1]))
         if "<str:maintenance_id>" in path:
             path = path.replace("<str:maintenance_id>", _maintenance(path.split("/")[1]))
         return self._rest(path)

@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 import click
 
 from gpuyard.cli import (
+    group_verbs,
     host_money,
     lease_acts,
     lease_verbs,
@@ -68,7 +69,7 @@ _TOPICS = {
     "What leases use": ("secret",),
     "Money": ("wallet", "statement", "invoice", "budget", "receipt", "earnings", "payout"),
     "Machines of your own": ("host",),
-    "Organization": ("key", "member", "webhook", "audit"),
+    "Organization": ("key", "member", "group", "webhook", "audit"),
     "This command": ("login", "config", "completion"),
     "A gpuyard on this machine": ("up", "down", "status"),
 }
@@ -105,8 +106,8 @@ for verb in (
     *(market_verbs.images, own_verbs.image, own_verbs.secret, market_verbs.models, market_verbs.regions),
     *(market_verbs.market, money_verbs.wallet, money_verbs.invoice, money_verbs.statement, money_verbs.budget),
     *(host_money.host, money_verbs.earnings, money_verbs.payout, receipt_verbs.receipt),
-    *(people_verbs.key, people_verbs.member, people_verbs.webhook, people_verbs.audit, setup_verbs.completion),
-    *(setup_verbs.up, setup_verbs.down, setup_verbs.status),
+    *(people_verbs.key, people_verbs.member, group_verbs.group, people_verbs.webhook, people_verbs.audit),
+    *(setup_verbs.completion, setup_verbs.up, setup_verbs.down, setup_verbs.status),
 ):
     cli.add_command(verb)
 
