@@ -106,7 +106,7 @@ def _query(operation: Operation, view: Any) -> list[Json]:
 def _headers(operation: Operation) -> list[Json]:
     found = []
     if operation.method == "post":
-        key = {"type": "string", "minLength": 1, "maxLength": 255, "pattern": "^[!-~]+$"}
+        key = {"type": "string", "minLength": 1, "maxLength": 255, "pattern": "^[!-~]([ -~]*[!-~])?$"}
         found.append(_parameter("Idempotency-Key", "header", key, required=True))
     if operation.streams:
         # Read by streams alone, and refused there if it is no number.
