@@ -11,6 +11,8 @@ PRICING = "tests/billing/test_pricing.py"
 TIMELINE = "tests/billing/test_timeline.py"
 RECONCILE = "tests/billing/test_reconcile.py"
 STRIPE = "tests/billing/test_stripe_calls.py"
+STRIPE_DOORS = "tests/billing/test_stripe_doors.py"
+ABSURD = "tests/billing/test_absurd_prices.py"
 HOLDS = "tests/billing/test_hold_at_once.py"
 DOORS = "tests/billing/test_doors.py"
 

@@ -1,6 +1,6 @@
 """Seeded defects in ledger, payments and terms. Each is one replacement, with the tests that must catch it."""
 
-from billing_mutant import DOORS, HOLDS, MODEL, RECONCILE, STRIPE, TERMS, Mutant, vector
+from billing_mutant import ABSURD, DOORS, HOLDS, MODEL, RECONCILE, STRIPE, STRIPE_DOORS, TERMS, Mutant, vector
 
 MUTANTS = (
     Mutant(
@@ -86,9 +86,44 @@ MUTANTS = (
     Mutant(
         "a payment is charged under a new key",
         "billing/payments.py",
-        "            key=payment.key, amount_minor=payment",
-        "            key=f'{payment.key}{at}', amount_minor=payment",
+        "provider.charge(\n            key=payment.key, amount_minor=payment",
+        "provider.charge(\n            key=f'{payment.key}{at}', amount_minor=payment",
         vector("I03"),
+    ),
+    Mutant(
+        "a payment without a notification is never asked about",
+        "billing/payments.py",
+        '            "look_at": at + FIRST_LOOK,\n',
+        '            "look_at": None,\n',
+        (STRIPE_DOORS,),
+    ),
+    Mutant(
+        "an open payment is opened under a new key",
+        "billing/payments.py",
+        "provider.open(\n            key=payment.key,",
+        "provider.open(\n            key=f'{payment.key}{at}',",
+        (STRIPE_DOORS,),
+    ),
+    Mutant(
+        "a payment that was paid as it was given up is lost",
+        "billing/payments.py",
+        "answer = provider.look(ref=payment.provider_ref) if payment.provider_ref else None",
+        "answer = None",
+        (STRIPE_DOORS,),
+    ),
+    Mutant(
+        "a form refunds every time it is sent",
+        "billing/operator_acts.py",
+        'if Journal.objects.filter(key__startswith=f"refund:{payment}:", by=by).exists():',
+        "if False:",
+        (STRIPE_DOORS,),
+    ),
+    Mutant(
+        "a meter beyond reckoning is posted with the others",
+        "billing/close.py",
+        "cursor.execute(sums.replace(PIECES, PIECES + RECKONABLE), facts)",
+        "cursor.execute(sums, facts)",
+        (ABSURD,),
     ),
     Mutant(
         "an unknown payout is sent again",
