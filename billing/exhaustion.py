@@ -29,7 +29,7 @@ WITH closed AS (
     FROM generate_series(0, (SELECT max(shard) FROM billing_billingrun)) n
 ), wallet AS NOT MATERIALIZED (
     SELECT account_id AS payer_id, coalesce((SELECT ends FROM closed)[shard + 1], 0) AS to_s
-    FROM billing_accountbalance WHERE account_id = ANY(%(payers)s)
+    FROM billing_accountbalance WHERE account_id = ANY(%(payers)s::bigint[])
 ), live AS (
     SELECT s.payer_id, s.start_s, s.end_s, s.rate_micros_per_hour::numeric AS rate, w.to_s,
         s.base_num - coalesce(m.void_num, 0)
@@ -37,13 +37,13 @@ WITH closed AS (
     FROM billing_segment s JOIN wallet w ON w.payer_id = s.payer_id
     LEFT JOIN billing_meter m ON m.id = s.meter_id AND m.void_num <> 0
     WHERE NOT s.settled AND (s.end_s IS NULL OR s.end_s > least(%(at_s)s, w.to_s))
-        AND s.payer_id = ANY(%(payers)s)
+        AND s.payer_id = ANY(%(payers)s::bigint[])
 ), ended AS (
     SELECT DISTINCT ON (s.meter_id) s.payer_id, s.meter_id, w.to_s,
         (s.base_num - m.void_num + s.rate_micros_per_hour::numeric * (s.end_s - s.start_s)) %% 3600 AS num
     FROM billing_segment s JOIN wallet w ON w.payer_id = s.payer_id JOIN billing_meter m ON m.id = s.meter_id
     WHERE NOT s.settled AND NOT s.followed AND s.end_s <= w.to_s
-        AND s.payer_id = ANY(%(payers)s)
+        AND s.payer_id = ANY(%(payers)s::bigint[])
     ORDER BY s.meter_id, s.start_s DESC, s.end_s DESC, s.id DESC
 ), rest AS (
     SELECT payer_id, num FROM ended e WHERE NOT EXISTS (
@@ -68,7 +68,7 @@ WITH payer AS (/*PAYERS*/), due AS (
     SELECT b.account_id, coalesce(p.burn, 0) AS burn, coalesce(p.accrued_num, 0) AS accrued_num, p.next_s,
         div((b.balance_micros - b.held_micros - b.floor_micros)::numeric * 3600 - p.accrued_num, nullif(p.burn, 0)) AS n
     FROM billing_accountbalance b JOIN billing_account a ON a.id = b.account_id LEFT JOIN payer p ON p.payer_id = a.id
-    WHERE a.kind = 'wallet' AND (%(payers)s::bigint[] IS NULL OR a.id = ANY(%(payers)s))
+    WHERE a.kind = 'wallet' AND (%(payers)s::bigint[] IS NULL OR a.id = ANY(%(payers)s::bigint[]))
 )
 UPDATE billing_accountbalance b
 SET burn_micros_per_hour = due.burn, accrued_num = due.accrued_num, as_of = to_timestamp(%(at_s)s),
@@ -112,15 +112,16 @@ FROM billing_burn GROUP BY payer_id
 """
 STORE_ALL = STORE.replace("/*PAYERS*/", SUMMED).replace("WHERE a.kind", "WHERE b.shard = %(shard)s AND a.kind")
 # Wallets whose burn changes at known seconds, and that have no credit: piece by piece until one does not suffice.
+# Payers are BIGINT, as the column is: an array of a smaller type is searched one by one for each row, not hashed.
 AHEAD = """
 WITH step AS (
     SELECT payer_id, start_s AS from_s, rate_micros_per_hour AS delta FROM billing_segment
-    WHERE NOT settled AND start_s > %(at_s)s AND payer_id = ANY(%(payers)s)
+    WHERE NOT settled AND start_s > %(at_s)s AND payer_id = ANY(%(payers)s::bigint[])
     UNION ALL
     SELECT payer_id, end_s, -rate_micros_per_hour FROM billing_segment
-    WHERE NOT settled AND end_s > %(at_s)s AND payer_id = ANY(%(payers)s)
+    WHERE NOT settled AND end_s > %(at_s)s AND payer_id = ANY(%(payers)s::bigint[])
     UNION ALL
-    SELECT account_id, %(at_s)s, burn_micros_per_hour FROM billing_accountbalance WHERE account_id = ANY(%(payers)s)
+    SELECT account_id, %(at_s)s, burn_micros_per_hour FROM billing_accountbalance WHERE account_id = ANY(%(payers)s::bigint[])
 ), piece AS (
     SELECT payer_id, from_s, lead(from_s) OVER w AS to_s, sum(sum(delta)) OVER w AS burn
     FROM step GROUP BY payer_id, from_s WINDOW w AS (PARTITION BY payer_id ORDER BY from_s)
@@ -137,7 +138,7 @@ WITH step AS (
 UPDATE billing_accountbalance b
 SET exhaust_at = CASE WHEN d.dry_s <= %(at_s)s::bigint + %(horizon_s)s THEN to_timestamp(d.dry_s) END
 FROM billing_accountbalance a LEFT JOIN dry d ON d.payer_id = a.account_id
-WHERE a.account_id = b.account_id AND b.account_id = ANY(%(payers)s)
+WHERE a.account_id = b.account_id AND b.account_id = ANY(%(payers)s::bigint[])
 """
 LOCK_ALL = """
 SELECT FROM billing_accountbalance b JOIN billing_account a ON a.id = b.account_id
@@ -169,7 +170,7 @@ def look_again(*, accounts: Collection[int], at_s: int) -> None:
     with connection.cursor() as cursor:
         cursor.execute(
             "UPDATE billing_accountbalance SET refresh_at = least(refresh_at, to_timestamp(%s))"
-            " WHERE account_id = ANY(%s)",
+            " WHERE account_id = ANY(%s::bigint[])",
             [at_s, list(accounts)],
         )
 
