@@ -12,6 +12,7 @@ _IF: Mapping[str, Callable[[Lease], bool]] = {
     "renew": lambda lease: bool(lease.period and lease.end_at),
     # What is reserved was promised for a minimum of time, for these GPUs.
     "resize": lambda lease: lease.term_kind != _RESERVED and not lease.is_bare and lease.leaves_at is None,
+    "move": lambda lease: lease.term_kind != _RESERVED and not lease.is_bare and lease.leaves_at is None,
     # A whole machine is wiped when it is given back: it is not stopped and kept, and not started anew in place.
     "park": lambda lease: not lease.is_bare,
     "restart": lambda lease: not lease.is_bare,

@@ -72,6 +72,20 @@ def resize(
     return _rebind(lease, assignment, reason="resized", at=at, last_good=last_good, facts=facts)
 
 
+@transaction.atomic
+def move_away(*, lease_id: UUID, assignment: Assignment, at: datetime, last_good: datetime | None = None) -> Lease:
+    """Let a running lease go on with as many GPUs of the same kind, at the same price, on other hosts.
+
+    Raises WrongState and DevicesTaken; nothing has changed then.
+    """
+    owner = Lease.objects.values_list("organization", flat=True).get(pk=lease_id)
+    Organization.objects.select_for_update(no_key=True).get(pk=owner)
+    lease = locked(lease_id)
+    if "move" not in actions.of(lease):
+        raise WrongState(f"A lease that is {lease.state} and {lease.term_kind} stays where it is.", lease=lease)
+    return _rebind(lease, assignment, reason="moved", at=at, last_good=last_good, facts={})
+
+
 def _check_funds(lease: Lease, *, micros_per_hour: int, at: datetime) -> None:
     needed = micros_per_hour * settings.REQUEST_HOLD_MINUTES // 60
     available = wallets.balance(owner=lease.organization_id, currency=lease.currency, at=at).available_micros

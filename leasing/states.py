@@ -53,7 +53,7 @@ ACTIONS: Mapping[State, tuple[str, ...]] = {
     State.PENDING: ("cancel", "end", "defer"),
     State.SCHEDULED: ("cancel", "end", "defer"),
     State.PROVISIONING: ("cancel", "end", "extend", "shorten"),
-    State.ACTIVE: ("end", "extend", "shorten", "renew", "park", "restart", "resize"),
+    State.ACTIVE: ("end", "extend", "shorten", "renew", "park", "restart", "resize", "move"),
     State.PARKED: ("end", "resume"),
     State.INTERRUPTED: ("end", "extend", "shorten"),
     State.ENDING: (),

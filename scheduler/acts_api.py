@@ -120,6 +120,13 @@ def _resize(view: OrganizationView, lease: Lease) -> Lease | Response:
     return resizing.resize(lease=lease, request=request, at=view.at)
 
 
+def _move(view: OrganizationView, lease: Lease) -> Lease | Response:
+    view.read(EndRequest, optional=True)
+    if view.dry_run:
+        return Response({"plan": offer_rendering.plan(resizing.plan_of_move(lease=lease, at=view.at))})
+    return resizing.move(lease=lease, at=view.at)
+
+
 type Act = Callable[[OrganizationView, Lease], Lease | Response]
 ACTS: dict[str, Act] = {
     "extend": partial(_change_end, sign=1),
@@ -130,6 +137,7 @@ ACTS: dict[str, Act] = {
     "resume": _resume,
     "restart": _restart,
     "resize": _resize,
+    "move": _move,
 }
 # Their domain function locks more than the lease, and in its own order: the organization before.
-LOCK_FOR_THEMSELVES = frozenset({"resize"})
+LOCK_FOR_THEMSELVES = frozenset({"resize", "move"})

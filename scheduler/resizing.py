@@ -62,18 +62,56 @@ def _at_home_or_elsewhere(pool: Pool, lease: Lease, ask: Ask) -> Placement | Ref
     return answer if isinstance(answer, Placement) else pool.decide(ask)
 
 
+def consider_elsewhere(*, lease: Lease, at: datetime) -> Decision:
+    """Decide on which other hosts the lease would have the same; nothing is written."""
+    pool, waiting = planning.after_queue(term=lease.price_term, currency=lease.currency, at=at)
+    ask = asks.ask_for(lease, pool, at=at, grace_s=int(settings.WORKLOAD_STOP_GRACE_S))
+    here = pool.keys_of({str(row.host_id) for row in lease.members.filter(epoch=lease.epoch)})
+    index = lease.option_index or 0  # of several that it would have taken, the one that it has
+    ask = replace(ask, options=(ask.options[index],), exclude_hosts=ask.exclude_hosts | here)
+    answer = pool.decide(ask)
+    if isinstance(answer, Placement):
+        second_opinion.check(pool, ask, answer)
+        answer = replace(answer, option_index=index)
+    return Decision(lease, answer, pool, len(waiting) + 1, waiting, at)
+
+
+def plan_of_move(*, lease: Lease, at: datetime) -> dict[str, Any]:
+    """Return where a move would lead, as a dry run does; raise NoCapacity, and write nothing."""
+    return _plan(consider_elsewhere(lease=lease, at=at), request=lease.request)
+
+
+@transaction.atomic
+def move(*, lease: Lease, at: datetime) -> Lease:
+    """Give the lease the same on other hosts at once or raise NoCapacity; nothing is given up before that is held."""
+    for _ in range(RACES):
+        decision = consider_elsewhere(lease=lease, at=at)
+        if isinstance(decision.answer, Refusal):
+            raise planning.refusal(decision)
+        act = asks.assignment(decision.draft, decision.answer, decision.pool, at=at)
+        try:
+            last_good = recovery.usable_until(lease, at=at)
+            return rebinding.move_away(lease_id=lease.pk, assignment=act, at=at, last_good=last_good)
+        except DevicesTaken:
+            continue
+    raise NoCapacity("Somebody else took the devices in the same moment.", reasons=[], would_help=[])
+
+
 def plan(*, lease: Lease, request: Request, at: datetime) -> dict[str, Any]:
     """Return what resizing would give and cost, as a dry run does; raise NoCapacity, and write nothing."""
-    decision = consider(lease=lease, request=request, at=at)
+    return _plan(consider(lease=lease, request=request, at=at), request=str(request))
+
+
+def _plan(decision: Decision, *, request: str) -> dict[str, Any]:
     if isinstance(decision.answer, Refusal):
         raise planning.refusal(decision)
-    act = asks.assignment(decision.draft, decision.answer, decision.pool, at=at)
+    act = asks.assignment(decision.draft, decision.answer, decision.pool, at=decision.at)
     return {
-        "request": str(request),
-        "currency": lease.currency,
+        "request": request,
+        "currency": decision.draft.currency,
         "placement": [planning.member(decision, rank) for rank in range(len(decision.answer.members))],
         "price_micros_per_hour": act.micros_per_hour,
-        "start": {"at": at, "certainty": "certain"},
+        "start": {"at": decision.at, "certainty": "certain"},
         "restarts": True,
         "why_waiting": None,
         "queue_place": None,

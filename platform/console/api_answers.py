@@ -86,7 +86,9 @@ _OBJECTS = {
         "currency:text balance:money held:money accrued:money available:money credit_line:money credits:money"
         " burn:price exhausts_at:at?"
     ),
-    "TopUp": "id:text state:text provider:text amount:any currency:text created_at:at settled_at:at? client_secret:text?",
+    "TopUp": (
+        "id:text state:text provider:text amount:any currency:text created_at:at settled_at:at? client_secret:text?"
+    ),
     "Voucher": "",
     "ReceiptKey": "",
     "LedgerEntry": "id:int kind:text account:text amount:money effective_at:at posted_at:at memo:text?",
@@ -148,7 +150,7 @@ _SHOWN = {
     "webhook_test": "Delivery",
 }  # fmt: skip
 # Doors that plan instead, where a dry run is asked for.
-_PLANS = frozenset({"lease_create", "lease_resize"})
+_PLANS = frozenset({"lease_create", "lease_resize", "lease_move"})
 
 
 def schemas() -> dict[str, Json]:

@@ -85,6 +85,7 @@ OPERATIONS: tuple[Operation, ...] = (
     _act("lease_defer", f"{_LEASE}/actions/defer", lease_requests.ChangeStart, optional=False),
     _act("lease_renew", f"{_LEASE}/actions/renew", lease_requests.RenewRequest),
     _act("lease_resize", f"{_LEASE}/actions/resize", lease_requests.ResizeRequest, optional=False),
+    _act("lease_move", f"{_LEASE}/actions/move", lease_requests.EndRequest),
     _act("lease_restart", f"{_LEASE}/actions/restart", lease_requests.EndRequest),
     Operation("lease_events", "get", f"{_LEASE}/events", "list", streams=True),
     Operation("lease_logs", "get", f"{_LEASE}/logs", "list", streams=True),

@@ -142,8 +142,9 @@ class Leases[M](Resource[M]):
         return Call(Lease, (lease_id,), body={})
 
     @operation("lease_move", "POST", "/leases/{id}/actions/move")
-    def move(self, lease_id: str, /, **where: Any) -> Call[Lease]:
-        return Call(Lease, (lease_id,), body=where)
+    def move(self, lease_id: str, /) -> Call[Lease]:
+        """Go on with the same GPUs on other hosts; nothing is given up before those are held."""
+        return Call(Lease, (lease_id,), body={})
 
     @operation("lease_events", "GET", "/leases/{id}/events")
     def event_page(self, lease_id: str, /, *, after: int = 0, wait_s: int | None = None) -> Call[EventPage]:

@@ -297,9 +297,9 @@ def test_deferring_renewing_and_resizing_over_http(caller: MemberCaller, tenant:
     later = make_lease(tenant, term={"start_at": after(7200), "duration_s": 3600})
     running = make_active_lease(tenant, "A100_80G x2")
     month = make_active_lease(tenant, term={"kind": "reserved", "period": "P1M"})
-    asked = {"defer", "renew", "resize"}
+    asked = {"defer", "renew", "resize", "move"}
     assert [asked & set(shown(caller, lease)["actions"]) for lease in (later, running, month)] == [
-        {"defer"}, {"resize"}, {"renew"},
+        {"defer"}, {"resize", "move"}, {"renew"},
     ]  # fmt: skip
 
     deferred = caller.post(f"{LEASES}/{later.public_id}/actions/defer", {"by_s": 600})

@@ -34,6 +34,7 @@ def with_tag(body: dict[str, Any]) -> Answer:
         (("renew", ID, "--periods", "2"), "renew", {"periods": 2}),
         (("defer", ID, "--by", "1h"), "defer", {"by_s": 3600}),
         (("resize", ID, "A100_80G x8"), "resize", {"request": "A100_80G x8"}),
+        (("move", ID), "move", {}),
         (("shorten", ID, "--end-at", "2026-12-01T08:00:00Z"), "shorten", {"end_at": "2026-12-01T08:00:00Z"}),
     ],
 )

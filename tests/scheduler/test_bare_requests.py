@@ -62,7 +62,7 @@ def test_a_whole_machine_is_neither_parked_nor_restarted_and_does_not_say_that_i
     lease.state = State.ACTIVE
     lease.save()
 
-    assert not {"park", "restart", "resize"} & set(actions.of(lease))
+    assert not {"park", "restart", "resize", "move"} & set(actions.of(lease))
     with pytest.raises(WrongState):
         parking.park(lease_id=lease.pk, keep="hold", at=NOON)
     with pytest.raises(WrongState):

@@ -8,7 +8,7 @@ from agents.models import Host, Workload
 from apikit.errors import InvalidInput
 from billing import holds, metering, reconcile
 from billing.models import Segment
-from leasing import gpu_quota, requesting
+from leasing import actions, gpu_quota, requesting
 from leasing.models import Allocation, Lease
 from leasing.moves import WrongState
 from leasing.states import State
@@ -229,3 +229,57 @@ def test_what_is_silent_is_billed_to_its_last_word_when_it_is_resized() -> None:
 
     assert metering.cost(reference=lease.public_id, at=after(200)).seconds == 48
     assert Lease.objects.get(pk=lease.pk).state_since == NOON + timedelta(seconds=102)
+
+
+def test_a_move_holds_the_same_on_another_host_first_and_keeps_price_and_books() -> None:
+    old, new = make_host(gpus=2), make_host(gpus=8)
+    price()
+    Host.objects.filter(pk=new.pk).update(scheduling=Host.Scheduling.CORDONED)
+    lease = make_active_lease(request="A100_80G x2")
+    Host.objects.filter(pk=new.pk).update(scheduling=Host.Scheduling.OPEN, last_heard_at=after(102))
+    Workload.objects.filter(reference=lease.public_id).update(last_valid_until=after(150))  # its host was told
+    before = (lease.request, lease.price_micros_per_hour, lease.gpu_count)
+    hear(lease, at=after(102))
+    untouched = snapshot()
+
+    assert [m["host"] for m in resizing.plan_of_move(lease=lease, at=after(102))["placement"]] == [new.public_id]
+    assert snapshot() == untouched
+    moved = resizing.move(lease=lease, at=after(102))
+
+    assert (moved.state, moved.epoch) == (State.PROVISIONING, 2)
+    assert (moved.request, moved.price_micros_per_hour, moved.gpu_count) == before
+    held = Allocation.objects.filter(lease=lease, released_at=None)
+    assert {(row.epoch, row.device.host_id) for row in held} == {(1, old.pk), (2, new.pk)}  # both, meanwhile
+    converging.converge(at=after(103))
+    assert not Workload.objects.filter(reference=lease.public_id, epoch=2).exists()
+    Workload.objects.filter(reference=lease.public_id).update(gone_at=after(104))
+    Lease.objects.filter(pk=lease.pk).update(check_at=after(105))
+    converging.converge(at=after(105))
+    assert start_anew(lease, at_s=112).state == State.ACTIVE
+    hear(lease, at=after(122))
+    assert metering.cost(reference=lease.public_id, at=after(122)).charged_micros == 2 * 110 * 1_000
+    end_and_clean(lease, at=after(122))
+    assert reconcile.findings() == []
+
+
+def test_a_lease_that_has_nowhere_to_move_to_stays_and_runs_on() -> None:
+    make_host(gpus=8)
+    price()
+    lease = make_active_lease(request="A100_80G x2")
+    before = snapshot()
+
+    with pytest.raises(NoCapacity):
+        resizing.move(lease=lease, at=after(100))
+
+    assert snapshot() == before
+
+
+def test_a_reserved_lease_is_not_moved_by_its_tenant() -> None:
+    make_host(gpus=8)
+    make_host(gpus=8)
+    price(term="reserved:P1M")
+    lease = make_active_lease(term={"kind": "reserved", "period": "P1M"})
+
+    assert "move" not in actions.of(lease)
+    with pytest.raises(WrongState):
+        resizing.move(lease=lease, at=after(100))

@@ -1,4 +1,4 @@
-"""gpuyard lease park, resume, restart, extend, shorten, defer, renew, resize, cancel, edit, members; plan."""
+"""gpuyard lease park, resume, restart, extend, shorten, defer, renew, resize, move, cancel, edit, members; plan."""
 
 from __future__ import annotations
 
@@ -80,6 +80,17 @@ def resize(lease_id: str, request: str) -> None:
     """
     here = session()
     here.show(here.client.leases.resize(lease_id, request=request), views.lease)
+
+
+@lease.command(cls=Write)
+@naming.lease_argument
+def move(lease_id: str) -> None:
+    """Go on with the same GPUs on other hosts.
+
+    They are taken first, then its containers start anew there. --dry-run says where.
+    """
+    here = session()
+    here.show(here.client.leases.move(lease_id), views.lease)
 
 
 @lease.command(cls=Write)
