@@ -31,11 +31,12 @@ from scheduler.placement.pool import (
     change,
     mixed,
 )
-from scheduler.placement.score import INFEASIBLE, Weights, feasible, rate, request_ratio
+from scheduler.placement.score import INFEASIBLE, Weights, feasible, has_room, rate, request_ratio
 from scheduler.placement.tables import flatten
 
 CLASSES = 512
 SHORTEST_RING = 4096
+NEVER = -2  # no host changes at this place of the log
 Seat = tuple[int, tuple[int, ...]]  # a host and its GPUs
 
 
@@ -50,6 +51,8 @@ class ScoreCache:
         # Reading a log longer than there are hosts would cost more than rating all of them.
         self._ring = max(SHORTEST_RING, arrays.hosts)
         self._log = np.zeros(self._ring + 1, np.int64)  # the last element counts all changes
+        # What hosts are worth as they stand to requests without and with GPUs, and after which change that was.
+        self._worth, self._worth_of = np.zeros((2, arrays.hosts), np.int64), np.zeros((2, arrays.hosts), np.int64)
         arrays.rows[:, CHANGED] = -1
         self.expect(demand, weights)
 
@@ -59,6 +62,7 @@ class ScoreCache:
         self._arrays.rows[:, RATIO] = cpu_ratio(self._arrays, demand)
         self._slots: OrderedDict[Shape, int] = OrderedDict()
         self._cursors = [-1] * CLASSES
+        self._worth_of[:] = NEVER
 
     def put(self, host: int, gpus: Sequence[int], shape: Shape, sign: int) -> None:
         """Take (sign 1) or give back (-1) what a request has on a host."""
@@ -70,12 +74,14 @@ class ScoreCache:
 
     def take(self, shape: Shape, kept_gpus: int = 0) -> Seat | int:
         """Take the best host for a shape; return it, or NO_ROOM or KEPT (see `kernels.place`)."""
-        slot = self._slot(shape)
-        self._rescore(shape._replace(memory_mib=0), slot)
-        host = self._first(self._scores[slot])
+        bare = Shape(shape.cpu_milli, 0, shape.gpu_milli, shape.gpus, shape.models)
+        slot = self._slot(bare)
+        self._rescore(bare, slot)
+        scores = self._scores[slot]
+        host = self._first(scores)
         if host >= 0 and self._arrays.rows[host, MEMORY] < shape.memory_mib:
             has_memory = self._arrays.rows[:, MEMORY] >= shape.memory_mib
-            host = self._first(np.where(has_memory, self._scores[slot], INFEASIBLE))
+            host = self._first(np.where(has_memory, scores, INFEASIBLE))
         if host < 0:
             return kernels.NO_ROOM
         row = self._arrays.rows[host]
@@ -89,10 +95,12 @@ class ScoreCache:
 
     def _first(self, scores: Ints) -> int:
         """Return the host with the highest score that comes first among equals, or -1 if none has room."""
-        highest = scores.max(initial=INFEASIBLE)
+        if not len(scores):
+            return -1
+        highest = scores[scores.argmax()]
         if highest == INFEASIBLE:
             return -1
-        ties = np.flatnonzero(scores == highest)
+        ties = (scores == highest).nonzero()[0]
         return int(ties[0]) if len(ties) == 1 else _first_by_ties(self._arrays.rows, ties)
 
     def _sit(self, host: int, rest: int, shape: Shape) -> Seat:
@@ -103,7 +111,7 @@ class ScoreCache:
         return host, gpus
 
     def _slot(self, shape: Shape) -> int:
-        shape = shape._replace(memory_mib=0)
+        """Return where the scores of a class are; shape: without memory."""
         slot = self._slots.get(shape)
         if slot is not None:
             self._slots.move_to_end(shape)
@@ -122,17 +130,22 @@ class ScoreCache:
         if cursor < 0 or end - cursor > self._ring:
             self._rescore_all(shape, slot)
             return
+        if cursor == end:
+            return
         positions = np.arange(cursor, end)
-        hosts = self._log[positions % self._ring]
-        hosts = hosts[rows[hosts, CHANGED] == positions]
+        hosts = self._log[:-1].take(positions, mode="wrap")
         self._scores[slot, hosts] = INFEASIBLE
-        changed = rows[hosts]
-        able = feasible(changed, shape)
-        self._write(shape, slot, hosts[able], changed[able], self._arrays.free[hosts[able]])
+        changed = rows.take(hosts, axis=0)
+        able = has_room(changed, shape)
+        able &= changed[:, CHANGED] == positions  # a host that changed again stands further on
+        chosen = able.nonzero()[0]
+        if len(chosen):
+            hosts = hosts.take(chosen)
+            self._write(slot, hosts, *self._rate(shape, hosts, changed.take(chosen, axis=0)))
 
     def _rescore_all(self, shape: Shape, slot: int) -> None:
         """Rate a cold class once per distinct state, not once per host: hosts in one state have one score."""
-        rows, free = self._arrays.rows, self._arrays.free
+        rows = self._arrays.rows
         self._scores[slot] = INFEASIBLE
         hosts = feasible(rows, shape)
         state = np.zeros(len(hosts), np.int64)
@@ -140,15 +153,25 @@ class ScoreCache:
             state = mixed(state ^ rows[hosts, column])
         state ^= rows[hosts, LEASES] == 0
         _, first, same = np.unique(state, return_index=True, return_inverse=True)
-        self._write(shape, slot, hosts, rows[hosts[first]], free[hosts[first]], same)
+        scores, rests = self._rate(shape, hosts[first], rows[hosts[first]])
+        self._write(slot, hosts, scores[same], rests[same])
 
-    def _write(
-        self, shape: Shape, slot: int, hosts: Ints, rows: Ints, free: Ints, same: Ints | slice = slice(None)
-    ) -> None:
-        """Write the scores of hosts; rows, free: of the states rated; same: which of these each host is in."""
-        scores, rests = rate(self._weights.of(shape), self._demand, rows[:, RATIO], rows, free, shape)
-        self._scores[slot, hosts] = scores[same]
-        self._rests[slot, hosts] = rests[same]
+    def _rate(self, shape: Shape, hosts: Ints, rows: Ints) -> tuple[Ints, Ints]:
+        """Rate hosts that have room, with what is known of them since they changed last; rows: theirs."""
+        kind = 1 if shape.gpus else 0
+        worth, known = self._worth[kind].take(hosts), self._worth_of[kind].take(hosts)
+        unknown = (known != rows[:, CHANGED]).nonzero()[0]
+        free = self._arrays.free.take(hosts, axis=0)
+        rated = rate(self._weights.of(shape), self._demand, rows, free, shape, worth, unknown)
+        if len(unknown):
+            fresh = hosts.take(unknown)
+            self._worth[kind, fresh] = worth.take(unknown)
+            self._worth_of[kind, fresh] = rows[:, CHANGED].take(unknown)
+        return rated
+
+    def _write(self, slot: int, hosts: Ints, scores: Ints, rests: Ints) -> None:
+        self._scores[slot, hosts] = scores
+        self._rests[slot, hosts] = rests
 
 
 class CompiledCache(ScoreCache):
@@ -178,7 +201,7 @@ class CompiledCache(ScoreCache):
         )  # fmt: skip
 
     def take(self, shape: Shape, kept_gpus: int = 0) -> Seat | int:
-        slot = self._slot(shape)
+        slot = self._slot(Shape(shape.cpu_milli, 0, shape.gpu_milli, shape.gpus, shape.models))
         numbers, scores, rests, heads = self._views[slot]
         host, mask = kernels.place(
             self._flat, self._arrays.rows, self._arrays.free, REST_IMAGES, self._log, self._scratch, numbers,

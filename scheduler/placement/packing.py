@@ -20,6 +20,7 @@ from scheduler.placement.pool import (
     IDLE,
     LEASES,
     MEMORY,
+    RATIO,
     WHOLE,
     WHOLE_GPU,
     WIDEST,
@@ -67,8 +68,8 @@ def packings(rooms: Sequence[Room], ask: Ask) -> list[Packing]:
     then = _after(rows, after, taken_cpu, taken_memory)
     milli = int((free[0] - after[0]).sum())
     shape = Shape(0, 0, milli if milli <= WHOLE_GPU else WHOLE_GPU, max(1, milli // WHOLE_GPU))
-    ratio = cpu_ratio(Arrays(rows, free, ()), demand)
-    scores = gain(load_policy().steady.gpu, demand, ratio, rows, free, then, after, shape)
+    rows[:, RATIO] = cpu_ratio(Arrays(rows, free, ()), demand)
+    scores = gain(load_policy().steady.gpu, demand, rows, free, then, after, shape)
     return [Packing(int(score), *left) for score, left in zip(scores, idle, strict=True)]
 
 

@@ -12,6 +12,7 @@ from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from scheduler.placement.demand import CPU_BITS, PPM, Demand
 from scheduler.placement.pool import (
@@ -21,6 +22,7 @@ from scheduler.placement.pool import (
     LEASES,
     MEMORY,
     MODEL,
+    RATIO,
     WHOLE,
     WHOLE_GPU,
     WIDEST,
@@ -39,6 +41,7 @@ TERMS = (
 MICRO = 1_000_000
 WEIGHTS_FILE = Path(__file__).with_name("weights.json")
 INFEASIBLE = -(1 << 62)
+Bools = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,100 +92,134 @@ def weights_of(data: Mapping[str, Mapping[str, int]]) -> Weights:
 
 def feasible(rows: Ints, shape: Shape) -> Ints:
     """Return the positions of the rows that have room for the shape."""
-    room = (rows[:, CPU] >= shape.cpu_milli) & (rows[:, MEMORY] >= shape.memory_mib)
+    return np.flatnonzero(has_room(rows, shape))
+
+
+def has_room(rows: Ints, shape: Shape) -> Bools:
+    """Tell of each row whether it has room for the shape."""
+    room: Bools = rows[:, CPU] >= shape.cpu_milli
+    if shape.memory_mib:
+        room &= rows[:, MEMORY] >= shape.memory_mib
     if shape.models != -1:
         room &= (shape.models >> rows[:, MODEL]) & 1 == 1
     if shape.whole:
         room &= rows[:, WHOLE] >= shape.whole
     elif shape.gpus:
         room &= rows[:, WIDEST] >= shape.gpu_milli
-    return np.flatnonzero(room)
+    return room
 
 
 def potential(weights: Ints, demand: Demand, rows: Ints, free: Ints) -> Ints:
-    """Return the potential of host states: how well what is idle there can still be used. At most about 0."""
+    """Return the potential of host states: how well what is idle there can still be used. At most about 0.
+
+    `take` and `vecdot` stand here where indices and sums would do, since each call of numpy is what costs.
+    """
     cpu, idle, whole, model = rows[:, CPU], rows[:, IDLE], rows[:, WHOLE], rows[:, MODEL]
-    total = np.zeros(len(rows), np.int64)
+    short, spare = int(weights[CPU_SHORT]), int(weights[CPU_SPARE])
+    over = idle - cpu * 1000 // demand.cpu_per_gpu
+    # -short x what idle GPU lacks in CPU - spare x what CPU is over: only one of them is not 0.
+    total: Ints = over * (spare * 1000) - np.maximum(over, 0) * ((short + spare) * 1000)
     if weights[UNUSABLE]:
-        rank = np.searchsorted(demand.steps, cpu, side="right")
-        level = demand.level[free]
-        single = (free * demand.usable[model[:, None], rank[:, None], level]).sum(axis=1)
-        used = single + WHOLE_GPU * whole * demand.many[model, rank, whole]
+        rank = demand.steps.searchsorted(cpu, side="right") + model * demand.usable.shape[1]
+        level = demand.level.take(free) + (rank * demand.usable.shape[2])[:, None]
+        used = np.vecdot(free, demand.usable.ravel().take(level))
+        used += WHOLE_GPU * whole * demand.many.ravel().take(rank * demand.many.shape[2] + whole)
         total -= weights[UNUSABLE] * ((idle * PPM - used) // 1000)
     if weights[UNCOPIED]:
         total -= weights[UNCOPIED] * ((idle * PPM - _copies(demand, cpu, whole, model, free)) // 1000)
-    served = cpu * 1000 // demand.cpu_per_gpu
-    total -= weights[CPU_SHORT] * np.maximum(idle - served, 0) * 1000
-    total -= weights[CPU_SPARE] * np.maximum(served - idle, 0) * 1000
     return total
 
 
 def _copies(demand: Demand, cpu: Ints, whole: Ints, model: Ints, free: Ints) -> Ints:
     """Share-weighted GPU (milli x ppm) that as many copies of each class as fit would use."""
-    fits = demand.quotients[free].sum(axis=1) + demand.groups[whole]
-    few = np.minimum(cpu, (1 << CPU_BITS) - 1)
-    fed = (few[:, None] * demand.copy_inverse + demand.copy_offset) >> 2 * CPU_BITS
-    result: Ints = (np.minimum(fits[:, demand.copy_need], fed) * demand.copy_value[model]).sum(axis=1)
+    fits = demand.quotients.take(free, axis=0).sum(axis=1) + demand.groups.take(whole, axis=0)
+    fed = np.minimum(cpu, (1 << CPU_BITS) - 1)[:, None] * demand.copy_inverse
+    fed += demand.copy_offset
+    fed >>= 2 * CPU_BITS
+    np.minimum(fits.take(demand.copy_need, axis=1), fed, out=fed)
+    result: Ints = np.vecdot(fed, demand.copy_value.take(model, axis=0))
     return result
 
 
-def rate(weights: Ints, demand: Demand, ratio: Ints, rows: Ints, free: Ints, shape: Shape) -> tuple[Ints, Ints]:
+def rate(
+    weights: Ints, demand: Demand, rows: Ints, free: Ints, shape: Shape, worth: Ints, unknown: Ints
+) -> tuple[Ints, Ints]:
     """Return (score, chosen rest) of each row, all of which have room for the shape.
 
-    ratio: CPU per GPU of the rows against the demand's, see `demand.cpu_ratio`. The chosen rest is what is free on the
-    GPU that a fraction would go to; 1000 for whole GPUs, -1 for none.
+    worth: `_worth_as_is` of the rows by these weights; where it is not known (positions `unknown`) it is written. The
+    chosen rest is what is free on the GPU that a fraction would go to; 1000 for whole GPUs, -1 for none.
     """
     if not len(rows):
         return np.zeros(0, np.int64), np.zeros(0, np.int64)
     host, rest, after = _candidates(free, shape)
-    then = rows[host]
+    then = rows.copy() if host is None else rows.take(host, axis=0)
     then[:, CPU] -= shape.cpu_milli
     then[:, IDLE] -= shape.milli
-    then[:, WHOLE] -= shape.whole + (rest == WHOLE_GPU) * (shape.gpus == 1 and not shape.whole)
-    score = gain(weights, demand, ratio[host], rows[host], free[host], then, after, shape)
-    if shape.gpus == 1 and not shape.whole:
-        left = rest - shape.gpu_milli
-        score -= weights[REST] * (demand.rest[left] - demand.rest[rest])
-        score -= weights[LEFT] * left * 1000
+    then[:, WHOLE] -= shape.whole if host is None else rest == WHOLE_GPU
+    if len(unknown):
+        fresh, fresh_free = rows.take(unknown, axis=0), free.take(unknown, axis=0)
+        both = potential(weights, demand, np.concatenate((then, fresh)), np.concatenate((after, fresh_free)))
+        worth[unknown] = _worth_as_is(weights, fresh) - both[len(then) :]
+        score = both[: len(then)]
+    else:
+        score = potential(weights, demand, then, after)
+    asks = worth + _suits(weights, demand, rows, shape)
+    if host is None:
+        return score + asks, rest
+    left = rest - shape.gpu_milli
+    score += asks.take(host)
+    score -= weights[REST] * (demand.rest.take(left) - demand.rest.take(rest))
+    score -= weights[LEFT] * 1000 * left
     return _best_of(host, rest, score, len(rows))
 
 
-def gain(
-    weights: Ints, demand: Demand, ratio: Ints, rows: Ints, free: Ints, then: Ints, after: Ints, shape: Shape
-) -> Ints:
+def gain(weights: Ints, demand: Demand, rows: Ints, free: Ints, then: Ints, after: Ints, shape: Shape) -> Ints:
     """Return the score of turning host states (rows, free) into (then, after), before what a shared GPU adds."""
     both = potential(weights, demand, np.concatenate((then, rows)), np.concatenate((after, free)))
-    score: Ints = both[: len(rows)] - both[len(rows) :] + _keeping(weights, demand, ratio, rows, shape)
-    return score
+    worth = _worth_as_is(weights, rows) - both[len(rows) :]
+    result: Ints = both[: len(rows)] + worth + _suits(weights, demand, rows, shape)
+    return result
 
 
-def _candidates(free: Ints, shape: Shape) -> tuple[Ints, Ints, Ints]:
-    """Return (row, rest chosen, GPUs afterwards) of each different way to seat the shape on each row."""
-    count, width = free.shape
+def _candidates(free: Ints, shape: Shape) -> tuple[Ints | None, Ints, Ints]:
+    """Return (row, rest chosen, GPUs afterwards) of each different way to seat the shape on each row.
+
+    The rows ascend, and in each of them the rests. None: there is one way for each row.
+    """
     if shape.gpus == 0:
-        return np.arange(count), np.full(count, -1), free
+        return None, np.full(len(free), -1), free
     if shape.whole:
         is_whole = free == WHOLE_GPU
         taken = is_whole & (is_whole.cumsum(axis=1) <= shape.gpus)
-        return np.arange(count), np.full(count, WHOLE_GPU), np.where(taken, 0, free)
-    fits = free >= shape.gpu_milli
-    for column in range(1, width):  # of GPUs with the same rest only the first is a different way
-        fits[:, column] &= (free[:, :column] != free[:, column, None]).all(axis=1)
-    host, gpu = np.nonzero(fits)
-    after = free[host]
-    rest = after[np.arange(len(host)), gpu]
+        return None, np.full(len(free), WHOLE_GPU), np.where(taken, 0, free)
+    ordered = free.copy()
+    ordered.sort(axis=1)  # no score knows which of a host's GPUs is which
+    fits = ordered >= shape.gpu_milli
+    fits[:, 1:] &= ordered[:, 1:] != ordered[:, :-1]  # GPUs with one rest are one way
+    host, gpu = fits.nonzero()
+    rest, after = ordered[fits], ordered.take(host, axis=0)
     after[np.arange(len(host)), gpu] = rest - shape.gpu_milli
     return host, rest, after
 
 
-def _keeping(weights: Ints, demand: Demand, ratio: Ints, rows: Ints, shape: Shape) -> Ints:
-    """The terms that look at the host before placing: what argues for or against touching it at all."""
-    total: Ints = -weights[IDLE_GPU] * rows[:, IDLE] * 125
+def _worth_as_is(weights: Ints, rows: Ints) -> Ints:
+    """The terms that look at nothing but the host before placing: what argues against touching it at all.
+
+    `rate` takes the potential of the host as it is off this.
+    """
+    total: Ints = rows[:, IDLE] * (-125 * int(weights[IDLE_GPU]))
     total -= weights[IDLE_CPU] * (rows[:, CPU] * 125 // 16)
-    total -= weights[WHOLE_FREE] * rows[:, WHOLE] * 125_000
-    total -= weights[OPENS_EMPTY] * (rows[:, LEASES] == 0) * MICRO
-    total -= weights[SCARCITY] * demand.scarcity[rows[:, MODEL]] * shape.milli
-    total += weights[AFFINITY] * (request_ratio(demand, shape) if shape.gpus else 1000) * ratio
+    total -= rows[:, WHOLE] * (125_000 * int(weights[WHOLE_FREE]))
+    total -= (rows[:, LEASES] == 0) * (MICRO * int(weights[OPENS_EMPTY]))
+    return total
+
+
+def _suits(weights: Ints, demand: Demand, rows: Ints, shape: Shape) -> Ints:
+    """The terms that set the host, as it is when empty, against what is asked for: its model, its CPU per GPU."""
+    ratio = request_ratio(demand, shape) if shape.gpus else 1000
+    total: Ints = rows[:, RATIO] * (int(weights[AFFINITY]) * ratio)
+    if weights[SCARCITY] and shape.gpus:
+        total -= demand.scarcity.take(rows[:, MODEL]) * (int(weights[SCARCITY]) * shape.milli)
     return total
 
 
@@ -192,12 +229,14 @@ def request_ratio(demand: Demand, shape: Shape) -> int:
 
 
 def _best_of(host: Ints, rest: Ints, score: Ints, count: int) -> tuple[Ints, Ints]:
-    """Keep the best candidate of each row: the highest score, then the smallest rest."""
+    """Keep the best candidate of each row: the highest score, then the smallest rest. Order: see `_candidates`."""
     if len(host) == count:
         return score, rest
-    order = np.lexsort((rest, -score, host))
-    first = order[np.concatenate(([True], host[order][1:] != host[order][:-1]))]
-    return score[first], rest[first]
+    best = np.maximum.reduceat(score, host.searchsorted(np.arange(count)))
+    winners = np.flatnonzero(score == best.take(host))[::-1]
+    chosen = np.empty(count, np.int64)
+    chosen[host.take(winners)] = rest.take(winners)  # the last write stays: that of the smallest rest
+    return best, chosen
 
 
 def empty_of(rows: Ints, gpus: int) -> int:
