@@ -121,7 +121,8 @@ WITH step AS (
     SELECT payer_id, end_s, -rate_micros_per_hour FROM billing_segment
     WHERE NOT settled AND end_s > %(at_s)s AND payer_id = ANY(%(payers)s::bigint[])
     UNION ALL
-    SELECT account_id, %(at_s)s, burn_micros_per_hour FROM billing_accountbalance WHERE account_id = ANY(%(payers)s::bigint[])
+    SELECT account_id, %(at_s)s, burn_micros_per_hour FROM billing_accountbalance
+    WHERE account_id = ANY(%(payers)s::bigint[])
 ), piece AS (
     SELECT payer_id, from_s, lead(from_s) OVER w AS to_s, sum(sum(delta)) OVER w AS burn
     FROM step GROUP BY payer_id, from_s WINDOW w AS (PARTITION BY payer_id ORDER BY from_s)
