@@ -6,6 +6,7 @@ access that merely fails is not offered until it works again.
 """
 
 import hashlib
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 from io import StringIO
 from uuid import UUID
@@ -16,7 +17,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from django.conf import settings
 from django.db import transaction
 
-from agents import host_events, host_life, ssh
+from agents import host_events, host_life, ssh, ssh_asking
 from agents.bootstrap import OPERATIONS_USER
 from agents.machine_records import MachineAccess
 from agents.models import Host
@@ -56,6 +57,14 @@ def session(access: MachineAccess) -> ssh.Session:
         host_key=ssh.HostKey(access.key_kind, access.key_body),
         credentials=ssh.Credentials(access.user, key=management_key()),
     )
+
+
+def ask_door(access: MachineAccess, *, user: str, keys: Sequence[str]) -> None:
+    """Return if the machine would let this account in by one of these keys. Raises as `ssh_asking.would_let_in`."""
+    ssh_asking.would_let_in(
+        ssh.Address(access.address, access.port),
+        host_key=ssh.HostKey(access.key_kind, access.key_body), user=user, keys=keys,
+    )  # fmt: skip
 
 
 @transaction.atomic

@@ -50,10 +50,12 @@ class HandoverAdmin(ReadOnly):
         "state_since",
         "given_at",
         "given_until",
+        "let_in_at",
+        "shut_since",
         "drift",
         "last_error",
     ]
-    list_filter = ["state"]
+    list_filter = ["state", ("shut_since", admin.EmptyFieldListFilter)]
     search_fields = ["workload__reference", "workload__host__name", "user"]
     list_select_related = ["workload__host"]
     date_hierarchy = "state_since"

@@ -53,6 +53,13 @@ class Handover(models.Model):
     began_at = models.DateTimeField(null=True, blank=True)  # before this nothing of it can be on the machine
     given_at = models.DateTimeField(null=True, blank=True)
     given_until = models.DateTimeField(null=True, blank=True)  # the end that its keys bear; None: no end
+    # Would the machine let the tenant in (agents.machine_looks)? When it last said so, and how often since it has not.
+    let_in_at = models.DateTimeField(null=True, blank=True)
+    refusals = models.PositiveSmallIntegerField(default=0)
+    shut_since = models.DateTimeField(
+        null=True, blank=True
+    )  # it is taken for shut: the last second in which it was not
+    look_at = models.DateTimeField(null=True, blank=True)
     cleared_at = models.DateTimeField(null=True, blank=True)
     baseline = models.JSONField(default=dict, blank=True)  # digests of what a tenant must not have changed
     steps = models.JSONField(default=list, blank=True)  # [{"at", "step", "state", "found"}], the last ones

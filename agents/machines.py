@@ -3,8 +3,9 @@
 A whole machine is a Workload of the kind `machine`: nobody tells the agent of it; the control plane gives it over SSH
 (`hand_over`, a loop that claims what is due) and the agent, which stays, is the witness. It is *usable* from the second
 in which the first sync of its host was received after the handing over with all its GPUs well; each later sync says so
-again. It is *gone* only when the machine has passed everything: account and files away, no session left, nothing
-changed that the tenant had no right to, rebooted where that can be, and a self-test. Until then its devices stay bound.
+again, and so do the control plane's own looks at its door (agents.machine_looks). It is *gone* only when the machine
+has passed everything: account and files away, no session left, nothing changed that the tenant had no right to,
+rebooted where that can be, and a self-test. Until then its devices stay bound.
 A machine that cannot be taken back is quarantined, and an operator settles it.
 """
 
@@ -18,7 +19,7 @@ from django.conf import settings
 from django.db import transaction
 from django.db.models import Q
 
-from agents import host_events, host_life, machine_access, machine_verbs, ssh, verification
+from agents import host_events, host_life, machine_access, machine_looks, machine_verbs, ssh, verification
 from agents.bootstrap import Machine
 from agents.machine_records import Handover, MachineAccess
 from agents.models import Device, Host, SelfTest, Workload
@@ -65,9 +66,13 @@ def see(host: Host, machines: Iterable[Workload], *, reports: Iterable[Any], at:
     dead = (Device.Health.LOST, Device.Health.FAILED, Device.Health.REMEDY)
     well = set(host.devices.filter(present=True).exclude(health__in=dead).values_list("uuid", flat=True)) & said_ok
     for workload in machines:
+        handover = workload.handover
         usable = set(workload.spec.get("devices", [])) <= well
         changed: dict[str, Any] = {"reported_at": at}
-        given = workload.wanted and workload.handover.state == State.GIVEN
+        given = workload.wanted and handover.state == State.GIVEN
+        if handover.shut_since is not None:
+            Workload.objects.filter(pk=workload.pk).update(**changed)  # until agents.machine_looks finds it open
+            continue
         if given and workload.ready_at is None and usable:
             changed |= {"ready_at": whole_second(at), "step": "ready", "detail": ""}
         if workload.ready_at is not None and usable == (workload.unusable_since is not None):
@@ -118,7 +123,7 @@ def _look_at(handover_id: int, token: UUID, now: Callable[[], datetime]) -> None
 
 def _toward_given(row: Handover, *, now: Callable[[], datetime]) -> None:
     workload, at = row.workload, now()
-    if row.state == State.GIVEN and row.given_until == workload.not_after:
+    if row.state == State.GIVEN and row.given_until == workload.not_after and not row.refusals:
         _again(row, at=at, after_s=LOOK_S)
         return
     if row.state not in {State.GIVING, State.GIVEN}:
@@ -138,6 +143,7 @@ def _toward_given(row: Handover, *, now: Callable[[], datetime]) -> None:
                 Machine(session, None), term, baseline=row.baseline,
                 keep=lambda facts: _keep(row, facts), at=at,
             )  # fmt: skip
+        machine_access.ask_door(access, user=row.user, keys=term.keys)
     except (DomainError, MachineAccess.DoesNotExist) as fault:
         _not_given(row, fault, at=now())
         return
@@ -153,7 +159,8 @@ def _given(row: Handover, outcome: machine_verbs.Outcome, *, until: datetime | N
     host = host_life.lock(row.workload.host_id)
     first = row.state == State.GIVING
     Handover.objects.filter(pk=row.pk).update(
-        state=State.GIVEN, uid=outcome.uid, given_until=until, attempts=0, last_error="",
+        state=State.GIVEN, uid=outcome.uid, given_until=until, attempts=0, last_error="", let_in_at=at, refusals=0,
+        shut_since=None, look_at=at + timedelta(seconds=machine_looks.EVERY_S),
         steps=[*row.steps, *outcome.steps][-STEPS_KEPT:], check_at=at + timedelta(seconds=LOOK_S),
         **({"given_at": at, "state_since": at} if first else {}),
     )  # fmt: skip

@@ -2,7 +2,7 @@
 
 from celery import shared_task
 
-from agents import capacity, logs, machines, maintenance, score, silence, verification
+from agents import capacity, logs, machine_looks, machines, maintenance, score, silence, verification
 from apikit import clock
 
 
@@ -34,3 +34,8 @@ def challenge_hosts(**_: object) -> None:
 @shared_task(name="agents.hand_over_machines")  # type: ignore[untyped-decorator]
 def hand_over_machines(**_: object) -> None:
     machines.hand_over(now=clock.now)
+
+
+@shared_task(name="agents.look_at_machines")  # type: ignore[untyped-decorator]
+def look_at_machines(**_: object) -> None:
+    machine_looks.look(now=clock.now)

@@ -20,6 +20,7 @@ LOOPS: dict[str, float] = {  # task name -> seconds between ticks
     "agents.forget_old": 60.0,
     "agents.challenge_hosts": 60.0,
     "agents.hand_over_machines": 2.0,  # whole machines, over SSH
+    "agents.look_at_machines": 5.0,  # does each still let its tenant in?
     "agents.update_scores": 60.0,
     "billing.close_due": 60.0,
     "billing.exhaustion_due": 5.0,

@@ -25,6 +25,7 @@ class Server:
         shutil.copy(folder / "user.pub", folder / "authorized")
         self.address = ssh.Address("127.0.0.1", free_port())
         self.process: subprocess.Popen[bytes] | None = None
+        self.options: dict[str, str] = {}  # further ones, from the next start on
 
     def start(self, *, host_key: str = "host") -> None:
         options = {
@@ -32,6 +33,7 @@ class Server:
             "AuthorizedKeysFile": f"{self.folder / 'authorized'} .ssh/authorized_keys", "StrictModes": "no",
             "PidFile": "none", "PermitRootLogin": "prohibit-password", "PasswordAuthentication": "no",
             "Subsystem": "sftp internal-sftp", "MaxStartups": "100",
+            **self.options,
         }  # fmt: skip
         (self.folder / "config").write_text("".join(f"{name} {value}\n" for name, value in options.items()))
         with open(self.folder / "log", "ab") as log:
