@@ -7,6 +7,8 @@ from typing import Any
 from django.contrib import admin
 from django.db.models import Count, Q, QuerySet
 from django.http import HttpRequest, HttpResponse
+from django.urls import reverse
+from django.utils.html import format_html
 
 from agents import challenges, device_life, host_events, host_life, silence, verification
 from agents.machine_admin import HandoverAdmin, MachineAccessAdmin, MaintenanceAdmin
@@ -54,6 +56,7 @@ class HostAdmin(ReadOnly):
     search_fields = ["name", "=id", "owner__name", "key_id", "address", "devices__uuid"]
     list_select_related = ["owner", "zone"]
     exclude = ["signing_key", "sealing_key", "inventory"]
+    readonly_fields = ["money"]
     inlines = [Devices]
     date_hierarchy = "created_at"
     actions = ["cordon", "uncordon", "drain", "verify", "declare_lost", "quarantine", "release", "certify",
@@ -66,6 +69,10 @@ class HostAdmin(ReadOnly):
     @admin.display(description="GPUs", ordering="gpu_count")
     def gpus(self, host: Any) -> int:
         return int(host.gpu_count)
+
+    @admin.display(description="money")
+    def money(self, host: Host) -> str:
+        return format_html('<a href="{}">What it earns</a>', reverse("admin:host_money", args=[host.pk]))
 
     @admin.action(description="Cordon, with a reason")
     def cordon(self, request: HttpRequest, hosts: QuerySet[Host]) -> HttpResponse | None:

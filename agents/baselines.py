@@ -82,6 +82,43 @@ def of_model(model: GpuModel, *, simulated: bool, but: Host | None = None) -> di
     return found
 
 
+@dataclass(frozen=True)
+class Compared:
+    """One figure of one device beside what is expected of its model. expected, least: None where nothing is known."""
+
+    device: str
+    index: int
+    name: str
+    value: int
+    expected: int | None
+    least: int | None
+    hosts: int  # that the expectation comes from; 0: the published figures
+    is_low: bool
+
+
+def compared(host: Host) -> list[Compared]:
+    """Return the figures of the host's last passed test that measured any, device by device, beside its fleet's."""
+    test = SelfTest.objects.filter(host=host, passed=True).exclude(figures={}).order_by("-answered_at").first()
+    if test is None:
+        return []
+    known: dict[Any, dict[str, Baseline]] = {}
+    found = []
+    for device in host.devices.filter(present=True, model__isnull=False).select_related("model").order_by("index"):
+        assert device.model is not None
+        if device.model_id not in known:
+            known[device.model_id] = of_model(device.model, simulated=host.simulated, but=host)
+        for name, value in sorted(test.figures.get(device.uuid, {}).items()):
+            found.append(_compared(device, name, value, known[device.model_id].get(name)))
+    return found
+
+
+def _compared(device: Device, name: str, value: int, baseline: Baseline | None) -> Compared:
+    if baseline is None:
+        return Compared(device.uuid, device.index, name, value, None, None, 0, is_low=False)
+    middle, least = int(baseline.middle), int(baseline.least)
+    return Compared(device.uuid, device.index, name, value, middle, least, baseline.hosts, is_low=value < least)
+
+
 def _peaks(model: GpuModel) -> dict[str, float]:
     tflops = published.known(model, "fp16_tensor_dense_tflops")
     gb_s = published.known(model, "memory_bandwidth_gb_s")

@@ -16,7 +16,7 @@ import paramiko
 from paramiko.auth_handler import AuthOnlyHandler
 from paramiko.common import MSG_USERAUTH_INFO_REQUEST, cMSG_SERVICE_REQUEST, cMSG_USERAUTH_REQUEST
 from paramiko.message import Message
-from paramiko.transport import ServiceRequestingTransport  # type: ignore[attr-defined]
+from paramiko.transport import ServiceRequestingTransport
 
 from agents.ssh import DISABLED, WAIT_S, Address, HostKey, HostKeyChanged, NotLetIn, Unreachable
 
@@ -59,22 +59,24 @@ class _Asking(AuthOnlyHandler):
         return self.accepted
 
 
-class _Transport(ServiceRequestingTransport):  # type: ignore[misc]
+class _Transport(ServiceRequestingTransport):
     def get_auth_handler(self) -> _Asking:
         return _Asking(self)
 
-    def ensure_session(self) -> None:
-        """As the parent does it, with an end to the wait."""
+    def asking(self) -> _Asking:
+        """As the parent begins to authenticate, with an end to the wait."""
         message = Message()
         message.add_byte(cMSG_SERVICE_REQUEST)
         message.add_string("ssh-userauth")
-        self._send_message(message)
+        self._send_message(message)  # type: ignore[attr-defined]
         until = time.monotonic() + WAIT_S
-        while not self._service_userauth_accepted:
+        while not self._service_userauth_accepted:  # type: ignore[attr-defined]
             if time.monotonic() > until or not self.is_active():
                 raise TimeoutError("it does not begin to authenticate anybody")
             time.sleep(0.02)
-        self.auth_handler = self.get_auth_handler()
+        handler = self.get_auth_handler()
+        self.auth_handler = handler
+        return handler
 
 
 def would_let_in(address: Address, *, host_key: HostKey, user: str, keys: Sequence[str]) -> None:
@@ -90,8 +92,8 @@ def would_let_in(address: Address, *, host_key: HostKey, user: str, keys: Sequen
             try:
                 transport.start_client(timeout=WAIT_S)
                 _check_key(transport, address, host_key)
-                transport.ensure_session()
-                accepted = any(_ask(transport.auth_handler, user, line) for line in keys[:KEYS_ASKED])
+                handler = transport.asking()
+                accepted = any(_ask(handler, user, line) for line in keys[:KEYS_ASKED])
             finally:
                 transport.close()
     except (OSError, EOFError, paramiko.SSHException) as fault:

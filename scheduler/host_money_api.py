@@ -1,5 +1,6 @@
 """Doors of owners to what a machine brings: its whole picture, its earnings by day and lease, advice on its floor."""
 
+from dataclasses import asdict
 from datetime import datetime
 from typing import Any, ClassVar
 
@@ -7,7 +8,7 @@ from django.db.models import QuerySet
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from agents import host_rendering
+from agents import baselines, host_rendering
 from agents import score as scoring
 from agents.models import Host
 from apikit import strict_query
@@ -79,6 +80,7 @@ class HostSummary(_MoneyView):
                 "state": host.state,
                 "detected": shown["detected"],
                 "verification": shown["verification"],
+                "figures": [asdict(one) for one in baselines.compared(host)],
                 "use": _use(host, found, days[0][1], self.at),
                 "earned": _earned(found.total, currency),
                 "idle_hour": [_idle(host, sku, self.at) for sku in _skus(host)],

@@ -9,9 +9,11 @@ from django.contrib.admin import AdminSite
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect
 from django.template.response import TemplateResponse
+from django.urls import path
 
 from accounts.signing_in import shows_second_factor
 from apikit import clock
+from console import host_money_pages
 from console.overview import overview
 
 SEES = ("agents.view_host", "leasing.view_lease")  # what the page needs; money is apart
@@ -39,6 +41,13 @@ class OperatorsSite(AdminSite):
 
     def each_context(self, request: HttpRequest) -> dict[str, Any]:
         return {**super().each_context(request), "staff_second_factor": settings.STAFF_SECOND_FACTOR}
+
+    def get_urls(self) -> list[Any]:
+        pages = [
+            path("money-of-hosts/", self.admin_view(host_money_pages.hosts), name="host_money_list"),
+            path("money-of-hosts/<uuid:host_id>/", self.admin_view(host_money_pages.host), name="host_money"),
+        ]
+        return [*pages, *super().get_urls()]
 
     def index(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> TemplateResponse:
         seen = None

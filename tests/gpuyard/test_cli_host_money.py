@@ -29,6 +29,8 @@ def test_earnings_are_shown_by_lease_or_by_day(server: ScriptedServer, shell: Sh
 def test_a_summary_says_how_much_is_in_use_and_what_an_idle_hour_costs(server: ScriptedServer, shell: Shell) -> None:
     idle = {"model": "A100_80G", "a_sold_hour_brings": cny("1.80"), "an_idle_hour_costs": None}
     told = {"host": HOST, "simulated": False, "state": "online", "use": {"used_bp": 4200}, "idle_hour": [idle]}
+    measured = {"index": 0, "name": "h2d_mib_per_s", "value": 12_345, "expected": 13_000, "least": 11_050, "hosts": 12}
+    told |= {"figures": [measured], "verification": {"level": "L1", "holds_until": "2026-12-30T00:00:00Z"}}
     server.on("GET", f"/hosts/{HOST}/summary", told | {"earned": {"earned": cny("9.00")}, "score_bp": 9900})
 
     shown = shell("host", "summary", HOST)
@@ -37,6 +39,9 @@ def test_a_summary_says_how_much_is_in_use_and_what_an_idle_hour_costs(server: S
     assert "42" in shown.stdout
     assert "A100_80G" in shown.stdout
     assert "not known" in shown.stdout
+    assert "L1, until 2026-12-30" in shown.stdout
+    for text in ("h2d_mib_per_s", "12345", "13000"):
+        assert text in shown.stdout
 
 
 def test_advice_takes_the_cost_of_an_hour_and_refuses_what_is_none(server: ScriptedServer, shell: Shell) -> None:

@@ -153,6 +153,7 @@ def test_the_doors_show_it_and_say_that_it_is_simulated(host: Host) -> None:
     assert earnings["total"]["earned"]["amount"] == "3.240000"
     assert summary["use"]["used_bp"] == 2500
     assert summary["idle_hour"][0]["a_sold_hour_brings"]["amount"] == "3.240000"
+    assert summary["figures"] == []
     assert summary["idle_hour"][0]["an_idle_hour_costs"] is None
     assert advice["items"][0]["data"]["is_thin"] is True
     assert advice["items"][0]["advised_floor"] is None

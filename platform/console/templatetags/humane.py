@@ -27,3 +27,9 @@ def amount(money: Money) -> str:
     sign = "-" if money.amount_micros < 0 else ""
     whole, micros = divmod(abs(money.amount_micros), MICROS)
     return f"{sign}{whole:,}.{micros // 10_000:02d}".replace(",", " ")
+
+
+@register.filter
+def percent(basis_points: int) -> str:
+    """Write hundredths of a percent with one decimal: "12.3 %"."""
+    return f"{basis_points // 100}.{basis_points % 100 // 10} %"

@@ -33,11 +33,13 @@ def earnings(host_id: str, days: int | None, by: str) -> None:
 @naming.host_argument
 @_days
 def summary(host_id: str, days: int | None) -> None:
-    """Show how much of a host was in use, what it earned, and what an idle hour costs."""
+    """Show how much of a host was in use, what it earned, what an idle hour costs, and what its GPUs measured."""
     here = session()
     found = here.client.hosts.summary(host_id, days=days)
     here.show(found, host_views.summary)
     here.show_table(found.to_dict().get("idle_hour") or [], host_views.IDLE)
+    if figures := found.to_dict().get("figures"):
+        here.show_table(figures, host_views.FIGURES)
 
 
 @host.command()

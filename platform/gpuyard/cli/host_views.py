@@ -40,6 +40,14 @@ IDLE = (
     Column("AN IDLE HOUR COSTS", lambda row: money(row.get("an_idle_hour_costs")) or "not known", right=True),
     Column("MARKET IN USE", lambda row: _percent(row.get("market_used_bp")), rank=1, right=True),
 )
+FIGURES = (
+    Column("GPU", member("index"), right=True),
+    Column("FIGURE", member("name")),
+    Column("MEASURED", member("value"), right=True),
+    Column("EXPECTED", lambda row: plain(row.get("expected")) or "not known yet", right=True),
+    Column("AT LEAST", member("least"), rank=1, right=True),
+    Column("FROM HOSTS", lambda row: plain(row.get("hosts")) if row.get("hosts") else "published", rank=2, right=True),
+)
 ADVICE = (
     Column("MODEL", member("model")),
     Column("ADVISED FLOOR", lambda row: money(row.get("advised_floor")) or "too little was sold", right=True),
@@ -97,6 +105,9 @@ def summary(row: Row) -> Iterator[tuple[str, str]]:
     yield "host", f"{plain(row.get('host'))}{badge(row)}"
     yield "state", plain(row.get("state"))
     yield "since", plain(row.get("from"))
+    shown = row.get("verification") or {}
+    if shown.get("level"):
+        yield "verified", f"{shown['level']}, until {plain(shown.get('holds_until'))}"
     yield "in use", _percent(use.get("used_bp"))
     yield "earned", money((row.get("earned") or {}).get("earned"))
     yield "score", _percent(row.get("score_bp"))
