@@ -20,10 +20,13 @@ _INTEGERS = {"cpu_count": 4096, "ram_mib": 2**32, "disk_mib": 2**40}
 _HARDWARE = ("uuid", "pci_bus_id", "vbios", "memory_mib")  # of a GPU: another value is another machine
 
 
-def apply(*, host: Host, document: Mapping[str, Any], stated_hash: str, peer: str, at: datetime) -> str | None:
+def apply(
+    *, host: Host, document: Mapping[str, Any], stated_hash: str, peer: str, proven_at: datetime, at: datetime
+) -> str | None:
     """Take the document in; return why it was not accepted, or None. The caller holds the host's lock.
 
-    peer: the address that the request came from; used where the document names none.
+    peer: the address that the request came from; used where the document names none. proven_at: until when it is
+    proven that a GPU was there which is not there now.
     """
     if digest(document) != stated_hash:
         return "The inventory does not have the hash that was stated for it."
@@ -34,7 +37,7 @@ def apply(*, host: Host, document: Mapping[str, Any], stated_hash: str, peer: st
         return "Simulated or not is settled when a host enrols."
     changed = _hardware_change(host.inventory, gpus) if host.inventory else ""
     _write_host(host, document, stated_hash, peer)
-    _write_devices(host, gpus, at)
+    _write_devices(host, gpus, proven_at, at)
     if enrolment.quarantine_shared_gpus(host_id=host.pk, uuids=[gpu["uuid"] for gpu in gpus], at=at):
         host.refresh_from_db(fields=["state"])
     if changed:
@@ -92,7 +95,7 @@ def _write_host(host: Host, document: Mapping[str, Any], stated_hash: str, peer:
     )  # fmt: skip
 
 
-def _write_devices(host: Host, gpus: list[dict[str, Any]], at: datetime) -> None:
+def _write_devices(host: Host, gpus: list[dict[str, Any]], proven_at: datetime, at: datetime) -> None:
     there = {device.uuid: device for device in host.devices.all()}
     cliques = _cliques(gpus)
     for position, gpu in enumerate(gpus):
@@ -113,7 +116,7 @@ def _write_devices(host: Host, gpus: list[dict[str, Any]], at: datetime) -> None
         if device.present:
             reason = "The driver does not list it any more."
             Device.objects.filter(pk=device.pk).update(
-                present=False, health=Device.Health.LOST, health_reason=reason, health_since=at
+                present=False, health=Device.Health.LOST, health_reason=reason, health_since=proven_at
             )
             host_events.record(host_id=host.pk, device_id=device.pk, kind="device.lost", detail=reason, at=at)
 

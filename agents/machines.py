@@ -19,7 +19,7 @@ from django.conf import settings
 from django.db import transaction
 from django.db.models import Q
 
-from agents import host_events, host_life, machine_access, machine_looks, machine_verbs, ssh, verification
+from agents import host_events, host_life, machine_access, machine_looks, machine_verbs, silence, ssh, verification
 from agents.bootstrap import Machine
 from agents.machine_records import Handover, MachineAccess
 from agents.models import Device, Host, SelfTest, Workload
@@ -76,7 +76,8 @@ def see(host: Host, machines: Iterable[Workload], *, reports: Iterable[Any], at:
         if given and workload.ready_at is None and usable:
             changed |= {"ready_at": whole_second(at), "step": "ready", "detail": ""}
         if workload.ready_at is not None and usable == (workload.unusable_since is not None):
-            changed["unusable_since"] = None if usable else whole_second(at)
+            since = whole_second(silence.last_proof(workload.reported_at, at=at))
+            changed["unusable_since"] = None if usable else since
             changed["detail"] = "" if usable else "Not all its GPUs are well."
         Workload.objects.filter(pk=workload.pk).update(**changed)
 

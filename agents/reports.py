@@ -12,7 +12,7 @@ from typing import Any
 
 from django.conf import settings
 
-from agents import cleaning, health, host_events, quiet
+from agents import cleaning, health, host_events, quiet, silence
 from agents.models import Device, Host, Workload
 from agents.protocol import (
     FAILURES,
@@ -30,6 +30,7 @@ Key = tuple[str, int, int]
 READING_LIMIT = 64
 ORPHAN_S = 60  # how long an agent waits before it stops a container of ours that it does not know (AGENT.md section 4)
 _DIED = frozenset({"exited", "cleaning", "gone"})
+_DEAD = frozenset({health.LOST, health.REMEDY, health.FAILED})  # which end the use of a device
 
 
 @dataclass
@@ -109,7 +110,8 @@ def _apply(workload: Workload, report: WorkloadReport, at: datetime) -> None:
     if workload.ready_at is not None and step not in _DIED:  # what was lost before it ended stays lost
         # What was ready and is not cannot be used: such as a GPU that its container lost sight of.
         lost = bool(report.unusable) or step not in RUNNING_STEPS
-        workload.unusable_since = (workload.unusable_since or whole_second(at)) if lost else None
+        since = whole_second(silence.last_proof(workload.reported_at, at=at))
+        workload.unusable_since = (workload.unusable_since or since) if lost else None
     if step in _DIED and workload.exited_at is None:
         workload.exited_at = whole_second(_last_known_alive(workload, at))
     if step == "gone" and not workload.wanted:
@@ -121,10 +123,10 @@ def _apply(workload: Workload, report: WorkloadReport, at: datetime) -> None:
 
 
 def _last_known_alive(workload: Workload, at: datetime) -> datetime:
-    """Return until when it is known to have run: now, but for one that its dead-man timer has ended unheard."""
+    """Return until when it is known to have run: now, but for one that ended unheard: by its timer, or in a silence."""
     over = workload.not_after is not None and workload.not_after <= at
     unheard = workload.failure == NOT_RENEWED and not over
-    return (workload.reported_at or at) if unheard else at
+    return (workload.reported_at or at) if unheard else silence.last_proof(workload.reported_at, at=at)
 
 
 _COLUMNS = (
@@ -158,9 +160,13 @@ def _finish(workload: Workload, at: datetime, *, save: bool = True) -> None:
 
 
 def apply_devices(
-    *, host: Host, items: Iterable[Any], inventory_is_known: bool, leased: set[str], rebooted: bool, at: datetime
-) -> tuple[Outcome, bool]:
-    """Judge each device by its report; also return whether one is waiting for a self-test now. Saves only changes."""
+    *, host: Host, items: Iterable[Any], inventory_is_known: bool, leased: set[str], rebooted: bool,
+    proven_at: datetime, at: datetime,
+) -> tuple[Outcome, bool]:  # fmt: skip
+    """Judge each device by its report; also return whether one is waiting for a self-test now. Saves only changes.
+
+    proven_at: until when use of the devices is proven: what is found dead now is dead since then.
+    """
     outcome = Outcome()
     devices = {device.uuid: device for device in host.devices.all()}
     seen: set[str] = set()
@@ -174,14 +180,16 @@ def apply_devices(
         if device is None and inventory_is_known:
             outcome.faults.append(f"device {report.uuid[:64]} is not in the inventory")
         elif device is not None and device.present:
-            _judge(device, report, leased=device.uuid in leased, rebooted=rebooted, at=at)
+            _judge(device, report, leased=device.uuid in leased, rebooted=rebooted, proven_at=proven_at, at=at)
             seen.add(device.uuid)
     complete = seen == {device.uuid for device in devices.values() if device.present}
     quiet.allow(host, devices.values(), may=complete and not leased, at=at)
     return outcome, any(d.present and d.health == Device.Health.SELFTEST for d in devices.values())
 
 
-def _judge(device: Device, report: DeviceReport, *, leased: bool, rebooted: bool, at: datetime) -> None:
+def _judge(
+    device: Device, report: DeviceReport, *, leased: bool, rebooted: bool, proven_at: datetime, at: datetime
+) -> None:  # fmt: skip
     report = _cleaned(report)
     verdict = health.judge(
         health=device.health,
@@ -198,7 +206,8 @@ def _judge(device: Device, report: DeviceReport, *, leased: bool, rebooted: bool
     if report.readings and report.readings != device.readings:
         changed |= {"readings": report.readings, "readings_at": at}
     if verdict.health != device.health:
-        changed |= {"health": verdict.health, "health_reason": verdict.reason[:300], "health_since": at}
+        since = proven_at if verdict.health in _DEAD else at
+        changed |= {"health": verdict.health, "health_reason": verdict.reason[:300], "health_since": since}
         host_events.record(
             host_id=device.host_id,
             device_id=device.pk,

@@ -53,6 +53,7 @@ class Caller:
     seq: int
     created: int
     signing_key: str = ""  # public, hex; as the host's row has it
+    heard_at: datetime | None = None  # when the host was heard before this request, by our clock
 
     @property
     def host(self) -> str:
@@ -82,7 +83,7 @@ def control_keys() -> list[str]:
 def identify(*, header: str | None, method: str, path: str, body: bytes) -> Caller:
     """Return whose request this is. Raises UnknownAgent, without saying which part was wrong, or AnotherHost."""
     claimed = read(header)
-    live = Host.objects.exclude(state=Host.State.RETIRED).only("signing_key", "boot_id")
+    live = Host.objects.exclude(state=Host.State.RETIRED).only("signing_key", "boot_id", "last_heard_at")
     signer = live.filter(key_id=claimed.key_id).first()
     if signer is None or not signer.signing_key or not claimed.key_id:
         raise UnknownAgent("No live host has this key.")
@@ -91,7 +92,9 @@ def identify(*, header: str | None, method: str, path: str, body: bytes) -> Call
         raise UnknownAgent("The signature does not fit.")
     if signer.pk != claimed.host_id:
         raise AnotherHost("A host speaks for itself alone.")
-    return replace(claimed, boot_id=signer.boot_id, signing_key=signer.signing_key)
+    return replace(
+        claimed, boot_id=signer.boot_id, signing_key=signer.signing_key, heard_at=signer.last_heard_at
+    )  # fmt: skip
 
 
 def fits(claimed: Caller, key: VerifyKey, header: str | None, *, method: str, path: str, body: bytes) -> bool:

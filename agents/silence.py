@@ -57,6 +57,15 @@ def heard_until(host: Host, *, at: datetime) -> datetime:
     return host.last_heard_at if host.last_heard_at <= silent_since else at
 
 
+def last_proof(heard_at: datetime | None, *, at: datetime) -> datetime:
+    """Return until when that is proven which a report received at `at` says has ended.
+
+    That is now; but after a silence, in which it may have ended with the first second, the report before (`heard_at`).
+    """
+    is_silence = heard_at is not None and at - heard_at >= timedelta(seconds=settings.HOST_SUSPECT_AFTER_S)
+    return heard_at if heard_at is not None and is_silence else at
+
+
 @transaction.atomic
 def declare_lost(*, host_id: UUID, reason: str, by: str, at: datetime) -> Host:
     """An operator's verdict over the breaker and the grace, on a host that is suspect."""

@@ -26,6 +26,7 @@ from agents import (
     machines,
     receipts,
     reports,
+    silence,
     verification,
     workloads,
 )
@@ -169,7 +170,8 @@ def _apply(caller: Caller, request: SyncRequest, *, peer: str, rebooted: bool, a
     host = Host.objects.defer("inventory").get(pk=caller.host_id)  # locked by the guarded update
     if rebooted:
         host_events.record(host_id=host.pk, kind="host.rebooted", at=at)
-    need, faults = _take_inventory(host, request, peer=peer, at=at)
+    proven_at = silence.last_proof(caller.heard_at, at=at)
+    need, faults = _take_inventory(host, request, peer=peer, proven_at=proven_at, at=at)
     there = list(workloads.live_on(host.pk))
     known = {(w.reference, w.member, w.epoch): w for w in there if w.kind == Workload.Kind.CONTAINER}
     whole = [workload for workload in there if workload.kind == Workload.Kind.MACHINE]
@@ -181,8 +183,9 @@ def _apply(caller: Caller, request: SyncRequest, *, peer: str, rebooted: bool, a
         _cordon_for(workload, host, at=at)
     leased = {uuid for w in there for uuid in w.spec.get("devices", [])}
     outcome, waiting = reports.apply_devices(
-        host=host, items=request.devices, inventory_is_known=not need, leased=leased, rebooted=rebooted, at=at
-    )
+        host=host, items=request.devices, inventory_is_known=not need, leased=leased, rebooted=rebooted,
+        proven_at=proven_at, at=at,
+    )  # fmt: skip
     if whole:
         machines.see(host, whole, reports=request.devices, at=at)
     log_acks, log_faults = logs.accept(request.logs, known=_all_of(host, request, known), at=at)
@@ -209,12 +212,17 @@ def _cordon_for(workload: Workload, host: Host, *, at: datetime) -> None:
     host_events.raise_alarm(kind="workload_stuck", subject=host.public_id, detail=reason, at=at)
 
 
-def _take_inventory(host: Host, request: SyncRequest, *, peer: str, at: datetime) -> tuple[list[str], list[str]]:
+def _take_inventory(
+    host: Host, request: SyncRequest, *, peer: str, proven_at: datetime, at: datetime
+) -> tuple[list[str], list[str]]:
     if request.inventory_hash == host.inventory_hash:
         return [], []
     if request.inventory is None:
         return ["inventory"], []
-    fault = inventory.apply(host=host, document=request.inventory, stated_hash=request.inventory_hash, peer=peer, at=at)
+    fault = inventory.apply(
+        host=host, document=request.inventory, stated_hash=request.inventory_hash, peer=peer, proven_at=proven_at,
+        at=at,
+    )  # fmt: skip
     return (["inventory"], [fault]) if fault else ([], [])
 
 

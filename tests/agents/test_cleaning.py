@@ -93,7 +93,13 @@ def seen(device: Device, *, used_mib: int, second: int) -> str:
     host = Host.objects.get()
     item = DeviceReport(uuid=device.uuid, readings={"memory_used_mib": used_mib, "processes": []}).to_json()
     reports.apply_devices(
-        host=host, items=[item], inventory_is_known=True, leased=set(), rebooted=False, at=after(second)
+        host=host,
+        items=[item],
+        inventory_is_known=True,
+        leased=set(),
+        rebooted=False,
+        proven_at=after(second),
+        at=after(second),
     )
     device.refresh_from_db()
     return str(device.health)

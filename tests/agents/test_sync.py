@@ -204,7 +204,9 @@ def test_an_exit_is_kept_with_its_second_and_code(at: Clock) -> None:
     agent = make_online_agent()
     desired = start(agent)
     agent.sync(workloads=[agent.report(desired, "ready")])
-    at.forward(60.5)
+    at.forward(50)
+    agent.sync(workloads=[agent.report(desired, "ready")])
+    at.forward(10.5)
 
     agent.sync(workloads=[agent.report(desired, "exited", exit_code=3)])
 
