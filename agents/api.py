@@ -51,7 +51,7 @@ async def sync(request: HttpRequest) -> HttpResponse:
         await waiting.moved(
             host_id=received.host_id, generation=received.generation, within_s=settings.HOST_SYNC_HOLD_S
         )
-    return await _call(can_hold, answer, request, received, can_hold)
+    return await _call(can_hold, answer, request, received, settings.HOST_SYNC_HOLD_S if can_hold else 0)
 
 
 async def _call[**P, T](can_hold: bool, act: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
@@ -99,18 +99,18 @@ def _asked(caller: signing.Caller, body: bytes) -> SyncRequest:
     return asked
 
 
-def answer(request: HttpRequest, applied: syncing.Applied, can_hold: bool) -> HttpResponse:
-    """Return the signed answer as of now."""
+def answer(request: HttpRequest, applied: syncing.Applied, hold_s: int) -> HttpResponse:
+    """Return the signed answer as of now. hold_s: how long the next request may be held; 0: nothing can be held."""
     try:
-        told = syncing.answer(applied=applied, held=can_hold, at=clock.now())
+        told = syncing.answer(applied=applied, hold_s=hold_s, at=clock.now())
     except Exception as fault:
         return _signed(_problem(request, fault), applied.host, applied.boot_no, applied.seq)
     return _answered(applied, told)
 
 
-def answer_unmoved(applied: syncing.Applied) -> HttpResponse:
+def answer_unmoved(applied: syncing.Applied, hold_s: int) -> HttpResponse:
     """Return the signed answer to a quiet sync after whose hold nothing has moved: no question to the database."""
-    return _answered(applied, syncing.nothing_new(applied))
+    return _answered(applied, syncing.nothing_new(applied, hold_s=hold_s))
 
 
 def _answered(applied: syncing.Applied, told: SyncAnswer) -> HttpResponse:

@@ -26,7 +26,7 @@ from agents.models import Device, Host
 from agents.protocol import DeviceReport, ProtocolError, SyncRequest
 from agents.signing import Caller
 
-QUIET_S = 60
+QUIET_S = 180
 KEYS_KEPT = 20_000
 
 _HEARD = """

@@ -30,7 +30,7 @@ from agents import (
     verification,
     workloads,
 )
-from agents.models import Host, HostEvent, Workload
+from agents.models import Host, HostEvent, SelfTest, Workload
 from agents.protocol import DesiredWorkload, SyncAnswer, SyncRequest, workload_key
 from agents.signing import Caller
 from apikit.errors import DomainError
@@ -86,10 +86,10 @@ def apply(*, caller: Caller, request: SyncRequest, peer: str, at: datetime) -> A
 
 
 @transaction.atomic
-def answer(*, applied: Applied, held: bool, at: datetime) -> SyncAnswer:
+def answer(*, applied: Applied, hold_s: int, at: datetime) -> SyncAnswer:
     """Return the answer as of now, and write down first how long it lets each workload run on (the fence).
 
-    held: whether the next request may be held too; if not, the agent pauses between requests.
+    hold_s: how long the next request may be held; if not at all (0), the agent pauses between requests.
     """
     host = Host.objects.select_for_update(no_key=True).only("id", "generation", "state").get(pk=applied.host_id)
     ours = Workload.objects.filter(host=host, wanted=True, gone_at__isnull=True, kind=Workload.Kind.CONTAINER)
@@ -104,28 +104,28 @@ def answer(*, applied: Applied, held: bool, at: datetime) -> SyncAnswer:
         valid_for_s={workload_key(w.reference, w.member, w.epoch): valid[w.pk] for w in wanted},
         scratch=[] if unchanged else workloads.kept_scratch(host.pk),
         wishes=verification.wishes(host, at=at),
-        **_common(applied, held=held, at=at),
+        **_common(applied, hold_s=hold_s, at=at),
     )
 
 
-def nothing_new(applied: Applied) -> SyncAnswer:
+def nothing_new(applied: Applied, *, hold_s: int) -> SyncAnswer:
     """Return the answer to a quiet sync whose host's generation has not moved: it renews nothing, and asks nothing.
 
     The time in it is that of the database when the host was heard, and what has passed since.
     """
     assert applied.quiet_at is not None
     at = applied.quiet_at + timedelta(seconds=time.monotonic() - applied._since)
-    return SyncAnswer(generation=applied.generation, desired=None, **_common(applied, held=True, at=at))
+    return SyncAnswer(generation=applied.generation, desired=None, **_common(applied, hold_s=hold_s, at=at))
 
 
-def _common(applied: Applied, *, held: bool, at: datetime) -> dict[str, Any]:
+def _common(applied: Applied, *, hold_s: int, at: datetime) -> dict[str, Any]:
     return {
         "boot_no": applied.boot_no,
         "seq": applied.seq,
         "acks": applied.acks,
         "need": applied.need,
-        "hold_s": settings.HOST_SYNC_HOLD_S if held else 0,
-        "wait_s": 0 if held else 1,
+        "hold_s": hold_s,
+        "wait_s": 0 if hold_s else 1,
         "suspect_after_s": settings.HOST_SUSPECT_AFTER_S,
         "silence_limit_s": settings.HOST_SILENCE_LIMIT_S,
         "server_time": at.isoformat().replace("+00:00", "Z"),
@@ -202,6 +202,7 @@ def _apply(caller: Caller, request: SyncRequest, *, peer: str, rebooted: bool, a
         host_id=host.pk, boot_no=caller.boot_no, seq=caller.seq, have_generation=request.have_generation,
         generation=host.generation, acks={name: value for name, value in acks.items() if value}, need=need,
         urgent=asked is not None or bool(need and request.inventory is None),
+        quiet_at=None if there or SelfTest.objects.filter(host=host, passed=None).exists() else at,
     )  # fmt: skip
 
 

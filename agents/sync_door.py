@@ -11,7 +11,6 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from io import BytesIO
 from typing import Any
 
-from django.conf import settings
 from django.core.handlers.asgi import ASGIRequest
 from django.http import HttpResponse
 
@@ -55,21 +54,21 @@ async def _answer(request: ASGIRequest, receive: Receive) -> HttpResponse | None
     received = await waiting.in_pool(api.receive, request)
     if isinstance(received, HttpResponse):
         return received
-    has_moved = not received.may_be_held
+    has_moved, hold_s = not received.may_be_held, waiting.hold_s()
     if not has_moved:
-        held = await _held(received, receive)
+        held = await _held(received, receive, hold_s)
         if held is None:
             return None
         has_moved = held
     if received.is_quiet and not has_moved:
-        return api.answer_unmoved(received)
-    return await waiting.in_pool(api.answer, request, received, True)
+        return api.answer_unmoved(received, hold_s)
+    return await waiting.in_pool(api.answer, request, received, hold_s)
 
 
-async def _held(received: Applied, receive: Receive) -> bool | None:
+async def _held(received: Applied, receive: Receive, hold_s: int) -> bool | None:
     """Wait until something is wanted or the hold is over; return whether it has moved, None if the agent has gone."""
     wait = asyncio.ensure_future(
-        waiting.moved(host_id=received.host_id, generation=received.generation, within_s=settings.HOST_SYNC_HOLD_S)
+        waiting.moved(host_id=received.host_id, generation=received.generation, within_s=hold_s)
     )
     gone = asyncio.ensure_future(receive())  # the body is read: what comes now is the end of the connection
     try:

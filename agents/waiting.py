@@ -3,12 +3,15 @@
 from collections.abc import Sequence
 from uuid import UUID
 
+from django.conf import settings
 from django.db import connection
 
 from apikit.watching import Watches, in_pool
 
-__all__ = ["in_pool", "moved", "watches"]
+__all__ = ["hold_s", "in_pool", "moved", "watches"]
 LOOK_EVERY_S = 0.1
+SYNCS_PER_S = 250  # what one process is asked for at the most, where longer holds can bring it down to that
+HEARD_WITHIN_S = 6  # a host is heard so long before it would be suspected, at the least
 _NONE = -1  # of a host that is no more
 
 
@@ -31,6 +34,16 @@ def _look(waits: list[tuple[UUID, int]]) -> dict[UUID, int]:
 
 # A failing look lets everybody go: each finds out by itself what is wrong, and says so to its agent.
 watches: Watches[UUID, int] = Watches(_look, every_s=LOOK_EVERY_S, lets_go=True)
+
+
+def hold_s() -> int:
+    """Return how long a request may be held now: the more are held here, the longer, so that fewer come in a second.
+
+    Nothing waits for the end of a hold: what is wanted ends it, and what an agent has to say ends it at its side.
+    """
+    most_s = settings.HOST_SUSPECT_AFTER_S - HEARD_WITHIN_S
+    held = sum(map(len, watches.here().waits.values()))
+    return int(max(settings.HOST_SYNC_HOLD_S, min(most_s, held / SYNCS_PER_S)))
 
 
 async def moved(*, host_id: UUID, generation: int, within_s: float) -> bool:

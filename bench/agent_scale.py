@@ -79,6 +79,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
             file = Path(folder) / "plan.json"
             file.write_text(json.dumps(plan))
             command = [sys.executable, __file__, "--generate", str(file)]
+            load = os.getloadavg()[0]
             generator = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
             time.sleep(options.warm_s)
             before, began = cpu_by_part(path), time.monotonic()
@@ -92,6 +93,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     per_core = {f"cores_{name}": round(spent / took, 3) for name, spent in sorted(used.items())}
     return {
         "agents": options.agents, **found, "hosts_by_state": states, **per_core, "scale_gpus": options.gpus,
+        "scale_load_before": load,
         "scale_cpus": os.cpu_count(), "scale_date": time.strftime("%Y-%m-%d"),
     }  # fmt: skip
 
@@ -277,9 +279,11 @@ async def generate(plan: dict[str, Any]) -> dict[str, Any]:
     await asyncio.gather(
         *(a.run(seen, faults, start_s=spread_s * n / len(agents), end=end) for n, a in enumerate(agents))
     )
-    if not seen:
-        raise SystemExit(f"no answer at all: {sorted(set(faults))[:5]}")
     counted = sorted(late for when, late, held in seen if when >= began + plan["warm_s"])
+    if not counted:
+        raise SystemExit(
+            f"no answer after the warm-up, {len(seen)} in it; {len(faults)} faults: {sorted(set(faults))[:5]}"
+        )
     held = sum(held for when, _, held in seen if when >= began + plan["warm_s"])
     return {
         "sync_p50_s": round(counted[len(counted) // 2], 4),

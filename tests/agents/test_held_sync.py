@@ -224,7 +224,7 @@ async def test_an_agent_that_has_gone_is_waited_for_no_longer(agent: FakeAgent) 
         return await gone
 
     waits = sync_door._held(
-        Applied(host_id=agent_pk(agent), boot_no=1, seq=1, have_generation=1, generation=1), receive
+        Applied(host_id=agent_pk(agent), boot_no=1, seq=1, have_generation=1, generation=1), receive, 30
     )
     assert await asyncio.wait_for(waits, 10) is None
 
@@ -238,3 +238,17 @@ def agent_pk(agent: FakeAgent) -> UUID:
 async def held_briefly(agent: FakeAgent) -> None:
     with override_settings(HOST_SYNC_HOLD_S=0):
         await held(agent)
+
+
+@running
+async def test_the_more_are_held_the_longer_but_never_until_a_host_would_be_suspected() -> None:
+    with override_settings(HOST_SYNC_HOLD_S=5, HOST_SUSPECT_AFTER_S=15):
+        holds = []
+        for count in (0, 1_000, 1_250, 2_000, 50_000):
+            waits = waiting.watches.here().waits
+            waits.clear()
+            waits[UUID(int=1)] = [(0, asyncio.get_running_loop().create_future())] * count
+            holds.append(waiting.hold_s())
+        waits.clear()
+
+    assert holds == [5, 5, 5, 8, 9]
