@@ -146,6 +146,8 @@ def environment(folder: StackFolder, ports: Mapping[str, int], further: Mapping[
         **passed_on,
         "DJANGO_SETTINGS_MODULE": "config.settings",
         "ALLOW_SIMULATED": "1",
+        "STAFF_SECOND_FACTOR": "0",  # a demonstration; its pages say so, and whoever adds one is asked for it
+        "MAIL_URL": "console://",
         "CSRF_TRUSTED_ORIGINS": origins,
         "STATIC_ROOT": str(folder.path / "static"),
         **folder.secrets(),
