@@ -91,10 +91,17 @@ MUTANTS = (
         vector("I03"),
     ),
     Mutant(
-        "a payment without a notification is never asked about",
+        "a payment that was never opened is open for ever",
         "billing/payments.py",
         '            "look_at": at + FIRST_LOOK,\n',
         '            "look_at": None,\n',
+        (STRIPE_DOORS,),
+    ),
+    Mutant(
+        "a payment without a notification is never asked about",
+        "billing/settling.py",
+        "look_at__lte=at",
+        "look_at__lte=at - GIVE_UP * 9",
         (STRIPE_DOORS,),
     ),
     Mutant(

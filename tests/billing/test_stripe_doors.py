@@ -200,3 +200,16 @@ def test_an_operator_sends_part_of_a_payment_back_once_a_form(caller: Caller, fa
     assert [made["amount"] for made in fake.made("refund")] == [400]
     assert _money(caller) == 6_000_000
     assert Entry.objects.get(action="payment.refunded").why == "asked for"
+
+
+def test_one_that_we_died_over_before_it_was_opened_is_over_after_a_week(caller: Caller, fake: FakeStripe) -> None:
+    payments.begin(
+        owner=caller.organization.pk, currency="USD", amount_minor=1_000, provider="stripe", key="k", at=NOON
+    )  # fmt: skip
+
+    assert _settle(NOON + timedelta(hours=2)) == 1
+    assert Payment.objects.get().state == "created"
+    _settle(NOON + settling.GIVE_UP)
+
+    assert Payment.objects.get().state == "refused"
+    assert fake.calls == []
