@@ -11,6 +11,7 @@ from django.urls import reverse
 from django.utils.html import format_html
 
 from agents import challenges, device_life, host_events, host_life, silence, verification
+from agents.execution_admin import ExecutionAdmin
 from agents.machine_admin import HandoverAdmin, MachineAccessAdmin, MaintenanceAdmin
 from agents.models import (
     Alarm,
@@ -30,7 +31,12 @@ from agents.models import (
 from agents.operator_pages import ReadOnly, act_with_reason, actor
 from apikit import clock
 
-__all__ = ["HandoverAdmin", "MachineAccessAdmin", "MaintenanceAdmin"]  # registered as this page is read
+__all__ = [
+    "ExecutionAdmin",
+    "HandoverAdmin",
+    "MachineAccessAdmin",
+    "MaintenanceAdmin",
+]  # registered as this page is read
 DRAIN_S = 3600
 
 

@@ -3,6 +3,7 @@
 from django.db import models
 from django.db.models import Q
 
+from agents.execution_records import Execution
 from agents.machine_records import Handover, MachineAccess, Maintenance
 from agents.records import (
     Alarm,
@@ -26,6 +27,7 @@ __all__ = [
     "CleaningRecord",
     "Device",
     "Enrolment",
+    "Execution",
     "Handover",
     "Host",
     "HostEvent",

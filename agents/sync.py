@@ -19,6 +19,7 @@ from django.db.models import Case, DateTimeField, ExpressionWrapper, F, Q, Value
 from django.db.models.functions import Coalesce, Greatest
 
 from agents import (
+    executions,
     host_events,
     host_life,
     inventory,
@@ -38,6 +39,8 @@ from apikit.instants import instant
 from audit import ids
 
 EVENT_LIMIT = 200
+# Of an event, what has a place of its own, and what is a tenant's.
+NOT_KEPT = {"n", "kind", "detail", "devices"} | executions.PRIVATE
 FAULTS_SHOWN = 5
 
 
@@ -103,7 +106,7 @@ def answer(*, applied: Applied, hold_s: int, at: datetime) -> SyncAnswer:
         desired=None if unchanged else [_desired(workload, valid[workload.pk]).to_json() for workload in wanted],
         valid_for_s={workload_key(w.reference, w.member, w.epoch): valid[w.pk] for w in wanted},
         scratch=[] if unchanged else workloads.kept_scratch(host.pk),
-        wishes=verification.wishes(host, at=at),
+        wishes=[*verification.wishes(host, at=at), *executions.wishes(host, at=at)],
         **_common(applied, hold_s=hold_s, at=at),
     )
 
@@ -236,7 +239,7 @@ def _take_events(host: Host, request: SyncRequest, *, at: datetime) -> int:
             continue
         row = HostEvent(
             host=host, at=at, kind=f"agent.{kind}"[:40], detail=str(event.get("detail", ""))[:500], key_id=host.key_id,
-            n=n, facts={k[:40]: v for k, v in event.items() if k not in {"n", "kind", "detail", "devices"}},
+            n=n, facts={k[:40]: v for k, v in event.items() if k not in NOT_KEPT},
         )  # fmt: skip
         highest = max(highest, n)
         if HostEvent.objects.filter(host=host, key_id=host.key_id, n=n).exists():
@@ -244,6 +247,8 @@ def _take_events(host: Host, request: SyncRequest, *, at: datetime) -> int:
         row.save(force_insert=True)
         if kind == "selftest":
             verification.answered(host, event, at=at)
+        elif kind == "exec":
+            executions.answered(host, event, at=at)
     return highest
 
 

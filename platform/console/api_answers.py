@@ -41,6 +41,10 @@ _OBJECTS = {
     "Gpu": "uuid:text model:text? units:list",
     "LeaseEvent": "seq:int at:at from_state:text? to_state:text reason:text detail:text facts:map",
     "LogPiece": "offset:int text:text",
+    "Execution": (
+        "id:text member:int command:texts state:text exit_code:int? output:text truncated:bool failure:text asked_at:at"
+        " simulated:bool"
+    ),
     "Charges": "id:text lines:list billable_seconds:int charged:money simulated:bool",
     "Receipt": "",
     "Plan": "plan:PlanOfLease",
@@ -136,6 +140,7 @@ _OBJECTS = {
 # The kind of a name's first words; the longest that fits stands.
 _SHOWN = {
     "lease": "Lease", "lease_events": "LeaseEvent", "lease_logs": "LogPiece", "lease_members": "Member",
+    "lease_exec": "Execution",
     "lease_charges": "Charges", "lease_receipt": "Receipt", "offer": "Offer", "quote": "Quote", "image": "Image",
     "secret": "Secret", "gpu_model": "GpuModel", "region": "Region", "market": "MarketPrice", "host": "Host",
     "host_devices": "Device", "host_events": "HostEvent", "host_score": "Score", "host_self_test": "SelfTest",

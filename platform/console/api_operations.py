@@ -11,7 +11,7 @@ from apikit.strict_fields import StrictSerializer
 from billing import api as billing_api
 from leasing import api as leasing_api
 from outbox import api as outbox_api
-from scheduler import lease_requests
+from scheduler import exec_api, lease_requests
 from tenants import api as tenants_api
 from tenants import groups_api
 
@@ -89,6 +89,8 @@ OPERATIONS: tuple[Operation, ...] = (
     _act("lease_restart", f"{_LEASE}/actions/restart", lease_requests.EndRequest),
     Operation("lease_events", "get", f"{_LEASE}/events", "list", streams=True),
     Operation("lease_logs", "get", f"{_LEASE}/logs", "list", streams=True),
+    _create("lease_exec_create", f"{_LEASE}/exec", exec_api.ExecBody),
+    _get("lease_exec_get", f"{_LEASE}/exec/{{exec_id}}"),
     _list("lease_members", f"{_LEASE}/members"),
     _get("lease_charges", f"{_LEASE}/charges"),
     _get("lease_receipt", f"{_LEASE}/receipt"),

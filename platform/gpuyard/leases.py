@@ -12,11 +12,12 @@ from gpuyard.calls import Call, ask, exchange, patiently
 from gpuyard.errors import LeaseEnded, WaitTimedOut
 from gpuyard.json_object import Object
 from gpuyard.methods import Resource, flow, listing, operation, stream
-from gpuyard.objects import Charges, EventPage, Lease, LeaseEvent, LogPage, LogPiece, Member, Plan
+from gpuyard.objects import Charges, EventPage, Execution, Lease, LeaseEvent, LogPage, LogPiece, Member, Plan
 from gpuyard.transport import Emit, Flow, Sleep, Stream
 
 _POLL_S = 30  # the longest that a poll asks to be held
 _PATIENCE_S = 300.0  # how long a server that went away is waited for while a lease is followed
+_EXEC_POLL_S = 0.3
 _SHORTEST_POLL_S = 1.0  # a server that does not hold polls back must not be asked in a tight loop
 
 
@@ -181,6 +182,29 @@ class Leases[M](Resource[M]):
     @operation("lease_receipt", "GET", "/leases/{id}/receipt")
     def receipt(self, lease_id: str, /) -> Call[Object]:
         return Call(Object, (lease_id,))
+
+    @operation("lease_exec_create", "POST", "/leases/{id}/exec")
+    def start_exec(
+        self, lease_id: str, command: Sequence[str], /, *, member: int = 0, timeout_s: int = 60
+    ) -> Call[Execution]:
+        """Begin a command in a member's container, as what the container runs as."""
+        return Call(Execution, (lease_id,), body={"command": list(command), "member": member, "timeout_s": timeout_s})
+
+    @operation("lease_exec_get", "GET", "/leases/{id}/exec/{exec_id}")
+    def execution(self, lease_id: str, exec_id: str, /) -> Call[Execution]:
+        return Call(Execution, (lease_id, exec_id))
+
+    @flow
+    def exec(
+        self, lease_id: str, command: Sequence[str], /, *, member: int = 0, timeout_s: int = 60
+    ) -> Flow[Execution]:
+        """Run a command and return what came of it: its `exit_code`, its `output` with errors among it (64 KiB at
+        most), or the `failure`; state "lost" when the host said nothing in time."""
+        found = yield from Leases.start_exec.flow(self, lease_id, command, member=member, timeout_s=timeout_s)
+        while found.state == "running":
+            yield Sleep(_EXEC_POLL_S)
+            found = yield from Leases.execution.flow(self, lease_id, found.id)
+        return found
 
     @operation("lease_metrics", "GET", "/leases/{id}/metrics")
     def metrics(self, lease_id: str, /) -> Call[Object]:

@@ -55,6 +55,20 @@ class WayIn(Object):
     host_key: str | None  # `ssh-ed25519 AAAA...`: whoever shows another is not this machine
 
 
+class Execution(Object):
+    """A command in a container. state: running, done, or lost (no answer came, and whether it ran is not known)."""
+
+    id: str
+    member: int
+    command: list[str]
+    state: str
+    exit_code: int | None
+    output: str
+    truncated: bool
+    failure: str
+    simulated: bool
+
+
 class Member(Object):
     """One host's part of a lease."""
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from agents import enrolment, logs, workloads
-from agents.models import Host, SelfTest, Workload
+from agents import enrolment, executions, logs, workloads
+from agents.models import Execution, Host, HostEvent, SelfTest, Workload
 from apikit import clock
 from tests.agents.test_sync import REFERENCE
 from tests.factories import make_gpu_model, make_organization, make_zone
@@ -58,6 +58,13 @@ def test_a_token_becomes_a_host_verified_at_l1_that_runs_what_is_wanted(agent: s
     )  # fmt: skip
     until(lambda: Workload.objects.filter(ready_at__isnull=False).exists(), "a ready workload")
     until(lambda: "hello" in logs.read(reference=REFERENCE, member=0, offset=0).text, "its output")
+    workload = Workload.objects.get()
+    asked = executions.ask(workload=workload, argv=["sh", "-c", "echo inside; exit 3"], timeout_s=10, by="t",
+                           at=clock.now())  # fmt: skip
+    until(lambda: Execution.objects.filter(answered_at__isnull=False).exists(), "what a command said")
+    asked.refresh_from_db()
+    assert (asked.exit_code, asked.output, asked.failure) == (3, "inside\n", "")
+    assert "inside" not in str(list(HostEvent.objects.values_list("facts", "detail"))), "it is the tenant's alone"
     workloads.unwant(reference=REFERENCE, at=clock.now(), reason="end")
     until(lambda: workloads.all_gone(REFERENCE, 1), "the acknowledgement of its end")
 

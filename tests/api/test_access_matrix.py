@@ -9,6 +9,7 @@ from django.db import transaction
 from django.urls import get_resolver
 
 from agents import enrolment, maintenance
+from agents.models import Execution, Host
 from apikit import clock
 from audit import ids
 from billing import budgets, invoicing, payments
@@ -70,6 +71,8 @@ EXPECTED = {
     "leases/<str:id>": "get:leases:read patch:leases:write delete:leases:write",
     "leases/<str:id>/events": "get:leases:read",
     "leases/<str:id>/logs": "get:leases:read",
+    "leases/<str:id>/exec": "post:leases:write",
+    "leases/<str:id>/exec/<str:exec_id>": "get:leases:write",
     "leases/<str:id>/members": "get:leases:read",
     "leases/<str:id>/charges": "get:leases:read",
     "leases/<str:id>/receipt": "get:leases:read",
@@ -232,6 +235,14 @@ def _in_group(group: str) -> str:
     return inside.public_id
 
 
+def _execution(lease_id: str) -> str:
+    row = Execution.objects.create(
+        host=Host.objects.first() or make_host(), reference=lease_id, member=0, epoch=1, argv=["true"], timeout_s=60,
+        asked_by="test", asked_at=NOON, answer_by=NOON, answered_at=NOON,
+    )  # fmt: skip
+    return row.public_id
+
+
 def _maintenance(host: str) -> str:
     pk = ids.decode("host", host)
     assert pk is not None
@@ -267,6 +278,8 @@ class Objects:
             path = path.replace("<str:member_id>", _in_group(path.split("/")[1]))
         if "<str:maintenance_id>" in path:
             path = path.replace("<str:maintenance_id>", _maintenance(path.split("/")[1]))
+        if "<str:exec_id>" in path:
+            path = path.replace("<str:exec_id>", _execution(path.split("/")[1]))
         return self._rest(path)
 
     def nowhere(self, example: str) -> str:

@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 import click
 
 from gpuyard.cli import (
+    exec_verb,
     group_verbs,
     host_money,
     lease_acts,
@@ -64,7 +65,7 @@ class Root(click.Group):
 
 
 _TOPICS = {
-    "Lease GPUs": ("offers", "plan", "quote", "run", "lease", "ps", "logs", "ssh", "port-forward", "stop"),
+    "Lease GPUs": ("offers", "plan", "quote", "run", "lease", "ps", "logs", "exec", "ssh", "port-forward", "stop"),
     "What there is": ("models", "regions", "image", "market"),
     "What leases use": ("secret",),
     "Money": ("wallet", "statement", "invoice", "budget", "receipt", "earnings", "payout"),
@@ -102,7 +103,7 @@ cli.params += common_options()
 for verb in (
     *(setup_verbs.login, setup_verbs.config_, market_verbs.offers, market_verbs.quote, lease_verbs.lease),
     *(lease_verbs.run, lease_acts.plan, lease_verbs.ps, lease_verbs.logs, lease_verbs.stop),
-    *(reaching_verbs.ssh, reaching_verbs.port_forward),
+    *(exec_verb.exec_, reaching_verbs.ssh, reaching_verbs.port_forward),
     *(market_verbs.images, own_verbs.image, own_verbs.secret, market_verbs.models, market_verbs.regions),
     *(market_verbs.market, money_verbs.wallet, money_verbs.invoice, money_verbs.statement, money_verbs.budget),
     *(host_money.host, money_verbs.earnings, money_verbs.payout, receipt_verbs.receipt),
