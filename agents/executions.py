@@ -77,6 +77,8 @@ def wishes(host: Host, *, at: datetime) -> list[dict[str, Any]]:
 def answered(host: Host, event: Mapping[str, Any], *, at: datetime) -> bool:
     """Take in what came of a command; return whether this host was asked for it. The first answer counts."""
     pk = ids.decode("exec", str(event.get("id", "")))
+    if pk is None:
+        return False
     code = event.get("exit_code")
     is_code = isinstance(code, int) and not isinstance(code, bool) and -(2**31) <= code < 2**31
     changed = Execution.objects.filter(pk=pk, host=host, answered_at=None).update(
