@@ -35,7 +35,7 @@ def enrol(request: HttpRequest) -> HttpResponse:
         asked = _read(EnrolRequest.from_json, request.body)
         answer = enrolment.enrol(request=asked, at=clock.now())
     except Exception as fault:
-        return _problem(request, fault)
+        return refusal(request, fault)
     return HttpResponse(json.dumps(answer.to_json()), status=201, content_type="application/json")
 
 
@@ -75,8 +75,8 @@ def receive(request: HttpRequest) -> syncing.Applied | HttpResponse:
         asked = _asked(caller, body)
         return syncing.apply(caller=caller, request=asked, peer=request.META.get("REMOTE_ADDR", ""), at=at)
     except Exception as fault:
-        refusal = _problem(request, fault)
-        return refusal if caller is None else _signed(refusal, caller.host, caller.boot_no, caller.seq)
+        refused = refusal(request, fault)
+        return refused if caller is None else _signed(refused, caller.host, caller.boot_no, caller.seq)
 
 
 def _quiet(caller: signing.Caller, body: bytes, *, at: datetime) -> syncing.Applied | None:
@@ -104,7 +104,7 @@ def answer(request: HttpRequest, applied: syncing.Applied, hold_s: int) -> HttpR
     try:
         told = syncing.answer(applied=applied, hold_s=hold_s, at=clock.now())
     except Exception as fault:
-        return _signed(_problem(request, fault), applied.host, applied.boot_no, applied.seq)
+        return _signed(refusal(request, fault), applied.host, applied.boot_no, applied.seq)
     return _answered(applied, told)
 
 
@@ -135,7 +135,7 @@ def _read[T](read: Callable[[Any], T], body: bytes) -> T:
         raise InvalidInput(detail, errors=[{"pointer": "", "code": "bad_value", "detail": detail}]) from None
 
 
-def _problem(request: HttpRequest, fault: Exception) -> HttpResponse:
+def refusal(request: HttpRequest, fault: Exception) -> HttpResponse:
     """Return the problem document of a refusal; a bug is raised on, and becomes a 500."""
     problem = problem_response(fault, {"request": request})
     if problem is None:

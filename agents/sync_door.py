@@ -14,8 +14,9 @@ from typing import Any
 from django.core.handlers.asgi import ASGIRequest
 from django.http import HttpResponse
 
-from agents import api, waiting
+from agents import api, turns, waiting
 from agents.sync import Applied
+from apikit.errors import Unavailable
 from apikit.requests import request_id_of
 from apikit.strict_json import BODY_LIMIT
 
@@ -51,12 +52,27 @@ def door(count: Count) -> Callable[[MutableMapping[str, Any], Receive, Send], Aw
 
 
 async def _answer(request: ASGIRequest, receive: Receive) -> HttpResponse | None:
-    received = await waiting.in_pool(api.receive, request)
+    """Return the answer, None if the agent has gone. After the body, what comes is the end of the connection."""
+    gone: asyncio.Future[object] = asyncio.ensure_future(receive())
+    try:
+        return await _answer_unless(gone, request)
+    finally:
+        gone.cancel()
+
+
+async def _answer_unless(gone: asyncio.Future[object], request: ASGIRequest) -> HttpResponse | None:
+    mine = turns.here()
+    try:
+        if not await mine.begin(gone):
+            return None
+    except Unavailable as busy:
+        return api.refusal(request, busy)
+    received = await turns.taken(waiting.in_pool(api.receive, request), mine)
     if isinstance(received, HttpResponse):
         return received
     has_moved, hold_s = not received.may_be_held, waiting.hold_s()
     if not has_moved:
-        held = await _held(received, receive, hold_s)
+        held = await _held(received, gone, hold_s)
         if held is None:
             return None
         has_moved = held
@@ -65,19 +81,16 @@ async def _answer(request: ASGIRequest, receive: Receive) -> HttpResponse | None
     return await waiting.in_pool(api.answer, request, received, hold_s)
 
 
-async def _held(received: Applied, receive: Receive, hold_s: int) -> bool | None:
+async def _held(received: Applied, gone: asyncio.Future[object], hold_s: int) -> bool | None:
     """Wait until something is wanted or the hold is over; return whether it has moved, None if the agent has gone."""
     wait = asyncio.ensure_future(
         waiting.moved(host_id=received.host_id, generation=received.generation, within_s=hold_s)
     )
-    gone = asyncio.ensure_future(receive())  # the body is read: what comes now is the end of the connection
     try:
         await asyncio.wait((wait, gone), return_when=asyncio.FIRST_COMPLETED)
         return wait.result() if wait.done() else None
     finally:
-        for task in (wait, gone):
-            if not task.done():
-                task.cancel()
+        wait.cancel()
 
 
 async def _body(receive: Receive) -> bytes | None:

@@ -35,7 +35,7 @@ from agents.protocol import SIGNATURE_HEADER, digest, header_text, signed_text  
 
 SYNC = "/agent/v1/sync"
 INVENTORY = {"simulated": True, "gpus": []}
-GRACE_S = 30.0  # an answer that takes so much longer than the hold is none
+GRACE_S = 10.0  # an answer that takes so much longer than the hold is none: agents.node.syncing.ANSWER_MARGIN_S
 
 
 def main() -> int:
@@ -234,7 +234,7 @@ class Agent:
     ) -> None:
         """Sync until `end` (by time.monotonic); write (when, seconds beyond the hold, held) of each answer."""
         await asyncio.sleep(start_s)
-        hold_s, reader, writer = 0.0, None, None
+        hold_s, reader, writer, failures = 0.0, None, None, 0
         while time.monotonic() < end:
             try:
                 if writer is None or reader is None:
@@ -247,17 +247,25 @@ class Agent:
                 if writer is not None:
                     writer.close()
                 reader = writer = None
-                await asyncio.sleep(random.random())
+                failures += 1
+                await asyncio.sleep(pause_s(failures))
                 continue
             took = time.monotonic() - began
             if status != 200:
                 faults.append(f"{status} {answer[:80]!r}")
-                await asyncio.sleep(random.random())
+                failures += 1
+                await asyncio.sleep(pause_s(failures))
                 continue
+            failures = 0
             told = json.loads(answer)
             was_held = took >= told["hold_s"] > 0
             seen.append((began, max(0.0, took - told["hold_s"]) if was_held else took, was_held))
             self.generation, hold_s = told["generation"], told["hold_s"]
+
+
+def pause_s(failures: int) -> float:
+    """As agents.node.syncing pauses: a random part of a time that doubles, 60 s at most."""
+    return max(0.2, random.uniform(0, min(60.0, 2.0 ** min(failures, 10))))
 
 
 async def read_answer(reader: asyncio.StreamReader) -> tuple[int, bytes]:

@@ -220,11 +220,8 @@ async def test_an_agent_that_has_gone_is_waited_for_no_longer(agent: FakeAgent) 
     gone = asyncio.get_running_loop().create_future()
     gone.set_result({"type": "http.disconnect"})
 
-    async def receive() -> Any:
-        return await gone
-
     waits = sync_door._held(
-        Applied(host_id=agent_pk(agent), boot_no=1, seq=1, have_generation=1, generation=1), receive, 30
+        Applied(host_id=agent_pk(agent), boot_no=1, seq=1, have_generation=1, generation=1), gone, 30
     )
     assert await asyncio.wait_for(waits, 10) is None
 
