@@ -52,9 +52,8 @@ types: $(READY)   ## mypy, strict
 layers: $(READY)  ## calls go down: import-linter
 	@$(UNCONNECTED) PYTHONPATH=.:platform $(BIN)/lint-imports
 
-bench-placement: $(READY)  ## placement beside its controls
+bench-placement: $(READY)  ## placement beside its controls (ARGS=--quick; ARGS='--only speed,durable' measures these anew)
 	@$(BIN)/python bench/placement.py $(ARGS)
-	@$(BIN)/python bench/placement_durable.py
 
 bench-billing: $(READY)    ## metering, close and reconcile
 	@$(BIN)/python bench/billing.py $(ARGS)

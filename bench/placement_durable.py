@@ -16,7 +16,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -169,14 +169,16 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--hosts", type=int, default=1250)
     parser.add_argument("--leases", type=int, default=3000)
+    parser.add_argument("--out", type=Path, default=OUT)
     options = parser.parse_args()
     conditions: dict[str, Any] = {}
     rate = measure(hosts=options.hosts, leases=options.leases, keep=conditions)
     print(f"durable leases/s: {rate:.0f}  {json.dumps(conditions)}")
-    result = json.loads(OUT.read_text()) if OUT.exists() else {}
+    conditions |= {"at": datetime.now(UTC).isoformat(timespec="seconds"), "load_average": list(os.getloadavg())}
+    result = json.loads(options.out.read_text()) if options.out.exists() else {}
     result |= {"durable_leases_per_s": round(rate, 1), "durable": conditions}
-    OUT.parent.mkdir(parents=True, exist_ok=True)
-    OUT.write_text(json.dumps(result, indent=2) + "\n")
+    options.out.parent.mkdir(parents=True, exist_ok=True)
+    options.out.write_text(json.dumps(result, indent=2) + "\n")
     return 0
 
 

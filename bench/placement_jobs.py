@@ -10,8 +10,9 @@ import fcntl
 import hashlib
 import json
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
 from functools import lru_cache
 from pathlib import Path
 
@@ -62,6 +63,7 @@ class Remembered:
         self._file, self._claims = folder / "placement-runs.jsonl", folder / "claims"
         self._claims.mkdir(parents=True, exist_ok=True)
         self._figures: dict[str, Figures] = {}
+        self._at: dict[str, str] = {}
         self._read_until = 0
 
     def get(self, job: Job) -> Figures | None:
@@ -70,17 +72,25 @@ class Remembered:
             with self._file.open() as file:
                 file.seek(self._read_until)
                 for line in iter(file.readline, ""):
+                    if not line.endswith("\n"):
+                        break  # somebody is at writing it
                     row = json.loads(line)
-                    self._figures[row["key"]] = row["figures"]
-                self._read_until = file.tell()
+                    self._figures[row["key"]], self._at[row["key"]] = row["figures"], row.get("at", "")
+                    self._read_until = file.tell()
         return self._figures.get(job.key)
 
     def put(self, job: Job, figures: Figures, cpu_s: float) -> None:
         """Remember a finished run. One write of one line: lines of several processes do not mix."""
-        row = {"key": job.key, "job": asdict(job), "figures": figures, "cpu_s": round(cpu_s, 2)}
+        at = datetime.now(UTC).isoformat(timespec="seconds")
+        row = {"key": job.key, "job": asdict(job), "figures": figures, "cpu_s": round(cpu_s, 2), "at": at}
         with self._file.open("a") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             file.write(json.dumps(row) + "\n")
+
+    def oldest(self, jobs: Iterable[Job]) -> str | None:
+        """Return when the first of these finished runs was made; None if that was not noted for one of them."""
+        moments = [self._at.get(job.key, "") for job in jobs]
+        return min(moments, default="") or None
 
     def run_missing(self, jobs: Sequence[Job], data: Path, cpu_limit_s: float) -> Iterator[tuple[Job, Figures]]:
         """Run what is missing, in order, until so much CPU time is spent; leave alone what another process is at."""

@@ -16,7 +16,19 @@ def line(job: Job, figures: Figures) -> str:
 
 def table(result: dict[str, Any]) -> str:
     """Return the whole result as a table."""
-    return "\n".join([*_inflation(result), "", *_churn(result), "", *_rest(result)]) + "\n"
+    return "\n".join([*_made_of(result), "", *_inflation(result), "", *_churn(result), "", *_rest(result)]) + "\n"
+
+
+def _made_of(result: dict[str, Any]) -> list[str]:
+    """Say what the figures are made of: which runs are new, which were remembered, which are missing."""
+    old, missing, runs = result["runs_remembered"], result["runs_missing"], result["runs"]
+    since = f", of this very code, since {result['runs_oldest'] or 'a time that was not noted'}" if old else ""
+    first = f"engine {result['engine_digest']}, weights {result['weights_version']}; {result['machine']}"
+    rows = [first + "; QUICK: fewer seeds and traces" * result["quick"]]
+    rows.append(f"{runs} runs by {result['at']}: {runs - old - missing} made now, {old} remembered{since}")
+    if missing:
+        rows.append(f"INCOMPLETE: {missing} runs are missing; means in which one is are left out. Call again.")
+    return rows
 
 
 def _inflation(result: dict[str, Any]) -> list[str]:
@@ -52,13 +64,29 @@ def _churn(result: dict[str, Any]) -> list[str]:
 
 
 def _rest(result: dict[str, Any]) -> list[str]:
-    rows = [f"{'speed':24s}{'per CPU s':>10s}{'least':>10s}{'most':>10s}{'p99 ms':>10s}{'max ms':>10s}"]
+    rows = [
+        f"{'speed':24s}{'per CPU s':>10s}{'least':>10s}{'most':>10s}{'p99 ms':>10s}{'max ms':>10s}"
+        f"{'numpy calls/decision':>22s}"
+    ]
     for name, row in result["speed"].items():
         last = "".join(f"{row[key]:10.2f}" for key in ("p99_ms", "max_ms") if key in row)
+        last += f"{row['yards_per_decision']:22.1f}" if "yards_per_decision" in row else ""
         rows.append(
             f"{name:24s}{row['per_cpu_s']:10.0f}{row['per_cpu_s_least']:10.0f}{row['per_cpu_s_most']:10.0f}{last}"
         )
-    leases = result["durable_leases_per_s"]
-    rows.append(f"durable leases per s    {leases if leases is not None else result['durable_leases_per_s_note']}")
+    rows.append(f"{'speed was measured':24s}{_when(result.get('speed_conditions'))}")
+    leases, how = result["durable_leases_per_s"], result.get("durable", {})
+    rows.append(f"{'durable leases per s':24s}{how.get('note', '-') if leases is None else leases}")
+    if leases is not None:
+        size = f"{how['gpus']} GPUs, {how['placed']} leases, {how['cpus']} cores; {_when(how)}"
+        rows.append(f"{'':24s}{size}")
     rows.append("one policy              " + "  ".join(f"{k} {v:.3f}" for k, v in result["one_policy"].items()))
     return rows
+
+
+def _when(conditions: dict[str, Any] | None) -> str:
+    if not conditions:
+        return "not"
+    load = conditions["load_average"][0]
+    busy = f": other work took part of the machine (load {load:.1f})" if load > 1.5 else f" (load {load:.1f})"
+    return f"{conditions['at']}{busy}" + ", quick: too short to be a figure" * conditions.get("quick", False)

@@ -1,5 +1,6 @@
 """The benchmark itself: its book catches cheats, its controls choose as published, and it says loudly when it skips."""
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -149,3 +150,77 @@ def test_a_mean_of_which_a_run_is_missing_is_left_out() -> None:
     assert part["inflation_mean17"]["ours"] == 90.0
     row = {"lost": 1.0, "lost8": 2.0, "moved": 0.0}
     assert whole["churn"] == {"0.95": {**row, "fgd": row, "bestfit": row}}
+
+
+SPEED = {"per_cpu_s": 9.0, "per_cpu_s_least": 8.0, "per_cpu_s_most": 9.5, "p99_ms": 1.0, "max_ms": 2.0}
+
+
+def small_benchmark(out: Path, monkeypatch: pytest.MonkeyPatch, *arguments: str, durable: object = None) -> int:
+    """Call the command's main on runs that take no time; durable: what its script writes, None = it fails."""
+    bench, jobs = pytest.importorskip("placement"), pytest.importorskip("placement_jobs")
+    (out / "openb").mkdir(exist_ok=True)
+    row = {"allocated": 90.0, "lost": 1.0, "lost8": 2.0, "moved": 0.0}
+    monkeypatch.setattr(jobs, "run", lambda job, data: row)
+    monkeypatch.setattr(bench, "trace", lambda data, name: None)
+    monkeypatch.setattr(bench, "pool", lambda data: None)
+    monkeypatch.setattr(bench, "speeds", lambda *ignored, **also: {"numpy_12k": SPEED})
+
+    def script(command: list[str], **_: object) -> subprocess.CompletedProcess[str]:
+        written = Path(command[command.index("--out") + 1])
+        if durable is None:
+            return subprocess.CompletedProcess(command, 1, "", "no server")
+        how = {"gpus": 480, "placed": 120, "cpus": 2, "at": "now", "load_average": [0.1, 0.1, 0.1]}
+        written.write_text(
+            json.dumps(json.loads(written.read_text()) | {"durable_leases_per_s": durable, "durable": how})
+        )
+        return subprocess.CompletedProcess(command, 0, "", "")
+
+    monkeypatch.setattr(bench.subprocess, "run", script)
+    monkeypatch.setattr(sys, "argv", ["placement.py", "--data", str(out), "--out", str(out), "--quick", *arguments])
+    return int(bench.main())
+
+
+NAMES = (
+    "inflation", "inflation_mean17", "order_spread", "churn", "churn_moves", "one_policy", "decisions_per_s", "p99_ms",
+    "durable_leases_per_s",
+)  # fmt: skip
+
+
+def test_one_command_writes_every_name_and_says_what_was_remembered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert small_benchmark(tmp_path, monkeypatch, "--policies", "ours", durable=500.0) == 0
+    first = (tmp_path / "placement.txt").read_text()
+    assert small_benchmark(tmp_path, monkeypatch, durable=600.0) == 0
+    result, second = json.loads((tmp_path / "placement.json").read_text()), (tmp_path / "placement.txt").read_text()
+
+    assert [name for name in NAMES if not result.get(name)] == []
+    assert result["durable_leases_per_s"] == 600.0
+    assert "INCOMPLETE" in first
+    assert "INCOMPLETE" not in second
+    assert " 0 remembered" in first
+    made = int(first.split(" made now")[0].split()[-1])
+    assert f"{made} remembered, of this very code, since 20" in second
+
+
+def test_speeds_can_be_measured_anew_without_the_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    small_benchmark(tmp_path, monkeypatch, durable=500.0)
+    before = json.loads((tmp_path / "placement.json").read_text())
+    monkeypatch.setitem(SPEED, "per_cpu_s", 10.0)
+
+    small_benchmark(tmp_path, monkeypatch, "--only", "speed")
+    after = json.loads((tmp_path / "placement.json").read_text())
+
+    assert after["decisions_per_s"] == {"numpy_12k": 10.0}
+    assert {name: after[name] for name in before if "speed" not in name and name != "decisions_per_s"} == {
+        name: before[name] for name in before if "speed" not in name and name != "decisions_per_s"
+    }
+
+
+def test_durable_leases_that_cannot_be_measured_are_said_so_and_fail_the_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert small_benchmark(tmp_path, monkeypatch) == 1
+
+    assert json.loads((tmp_path / "placement.json").read_text())["durable_leases_per_s"] is None
+    assert "no server" in (tmp_path / "placement.txt").read_text()
