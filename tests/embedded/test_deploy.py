@@ -172,3 +172,55 @@ def test_compose_needs_what_it_names_and_gives_every_process_its_settings() -> N
         assert {"DATABASE_URL", "CELERY_BROKER_URL"} <= service["environment"].keys()
         assert service["cap_drop"] == ["ALL"]
         assert service["read_only"] is True
+
+
+def test_the_image_is_built_of_files_that_are_there_and_runs_what_the_lock_installs() -> None:
+    lines = (DEPLOY / "Dockerfile").read_text().splitlines()
+    sources = [word for line in lines if re.match(r"COPY (?!--from)", line) for word in line.split()[1:-1]]
+    extras = {word for line in lines if "uv sync" in line for word in re.findall(r"--extra (\S+)", line)}
+    document = tomllib.loads((DEPLOY.parent / "pyproject.toml").read_text())
+
+    assert [source for source in sources if not (DEPLOY.parent / source).exists()] == []
+    assert {"server", "oidc"} <= extras <= set(document["project"]["optional-dependencies"])
+    assert any(line.startswith("USER ") for line in lines)
+
+
+IMAGE_RUNS = """
+import sys
+here, checkout = sys.argv[1], sys.argv[2]
+kept = [place for place in sys.path if not place.startswith(checkout) or "site-packages" in place]
+sys.path[:] = [here, here + "/platform"] + kept
+import django
+django.setup()
+import config.wsgi, config.asgi, config.celery
+from django.core.management import call_command
+call_command("check")
+call_command("collectstatic", "--no-input", verbosity=0)
+ours = {"config", "scheduler", "tenants", "agents"}
+files = [module.__file__ for name, module in sys.modules.items() if name.partition(".")[0] in ours]
+assert all(file.startswith(here) for file in files if file), files
+"""
+
+
+def test_what_the_image_copies_is_enough_to_start_each_process_and_to_gather_its_static_files(tmp_path: Path) -> None:
+    """The image's steps in an empty folder: a file that no COPY names is missed here as it would be there."""
+    lines = (DEPLOY / "Dockerfile").read_text().splitlines()
+    for source in [word for line in lines if re.match(r"COPY (?!--from)", line) for word in line.split()[1:-1]]:
+        found = DEPLOY.parent / source
+        if found.is_dir():
+            shutil.copytree(found, tmp_path / source, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            shutil.copy(found, tmp_path / source)
+    environment = {
+        "PATH": os.environ["PATH"], "DEBUG": "1", "DATABASE_URL": "postgresql://nobody@127.0.0.1:1/none",
+        "STATIC_ROOT": str(tmp_path / "static"), "DJANGO_SETTINGS_MODULE": "config.settings",
+        "OIDC_ISSUER": "https://sso.example", "OIDC_CLIENT_ID": "a", "OIDC_CLIENT_SECRET": "b",
+    }  # fmt: skip
+    ran = subprocess.run(
+        [sys.executable, "-c", IMAGE_RUNS, str(tmp_path), str(DEPLOY.parent)],
+        cwd=tmp_path, env=environment, capture_output=True, text=True, check=False, timeout=120,
+    )  # fmt: skip
+
+    assert ran.returncode == 0, ran.stderr
+    for file in ("accounts/account.css", "mfa/js/webauthn.js", "console/operators.css", "admin/css/base.css"):
+        assert (tmp_path / "static" / file).exists(), file
