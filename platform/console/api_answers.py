@@ -106,8 +106,8 @@ _OBJECTS = {
         "host:text simulated:bool currency:text time_zone:text from:at to:at total:map by_day:list by_lease:list"
     ),
     "HostSummary": (
-        "host:text simulated:bool state:text detected:map verification:any figures:list use:map earned:map idle_hour:list"
-        " score_bp:int score_moves:list payouts:list from:at to:at"
+        "host:text simulated:bool state:text detected:map verification:any figures:list use:map earned:map"
+        " idle_hour:list score_bp:int score_moves:list payouts:list from:at to:at"
     ),
     "PriceAdvice": "host:text simulated:bool price_floor:money items:list",
     "Maintenance": (

@@ -77,7 +77,16 @@ def test_payouts_score_moves_and_figures_of_tests_stand_there_too(operator: Clie
 
     text = operator.get(f"{PAGE}{host.pk}/").content.decode()
 
-    for shown in ("2027-03", "created", "6.48 XTS</td><td>created", "Silent for 40 s.", "-500", "h2d_mib_per_s", "12345", "not compared yet"):
+    for shown in (
+        "2027-03",
+        "created",
+        "6.48 XTS</td><td>created",
+        "Silent for 40 s.",
+        "-500",
+        "h2d_mib_per_s",
+        "12345",
+        "not compared yet",
+    ):
         assert shown in text, shown
 
 
