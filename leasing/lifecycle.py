@@ -16,7 +16,7 @@ from django.db.models import Q
 from agents import workloads
 from apikit.instants import instant as instant_text
 from billing import holds, metering
-from leasing import calendar, promises, starting, terms
+from leasing import broken_promises, calendar, starting, terms
 from leasing.models import Lease
 from leasing.moves import WrongState, locked, move
 from leasing.states import EndReason, State
@@ -68,7 +68,7 @@ def interrupt(*, lease_id: UUID, last_good: datetime, at: datetime, reason: str,
         return lease
     lease.meter_seq += 1
     metering.stop(reference=lease.public_id, seq=lease.meter_seq, at=last_good, cause=reason)
-    promises.keep(lease, last_good=last_good, needs_notice=reason == "host_drained", at=at)
+    broken_promises.keep(lease, last_good=last_good, needs_notice=reason == "host_drained", at=at)
     return move(lease, State.INTERRUPTED, at=at, reason=reason, detail=detail, last_good=instant_text(last_good))
 
 

@@ -20,12 +20,12 @@ from audit import ids
 from billing import budgets, exhaustion
 from leasing import (
     assigning,
+    broken_promises,
     calendar,
     giving_way,
     lifecycle,
     moves,
     parking,
-    promises,
     rebinding,
     starting,
     term_changes,
@@ -253,7 +253,7 @@ def _active(lease: Lease, at: datetime) -> None:
         last_good = min(dearer[0], lost[0]) if lost else dearer[0]
         detail = "The market asks more than its cap."
         ended = lifecycle.end(lease_id=lease.pk, reason=EndReason.PREEMPTED, at=at, last_good=last_good, detail=detail)
-        promises.keep(ended, last_good=last_good, needs_notice=True, told_at=dearer[1], at=at)
+        broken_promises.keep(ended, last_good=last_good, needs_notice=True, told_at=dearer[1], at=at)
     elif lost is not None:
         last_good, reason, detail = lost
         lifecycle.interrupt(lease_id=lease.pk, last_good=last_good, at=at, reason=reason, detail=detail)

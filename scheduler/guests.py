@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from uuid import UUID
 
-from leasing import promises
+from leasing import broken_promises
 from leasing.models import Allocation, Lease
 from scheduler import spot_victims
 from scheduler.placement import Ask, Busy, HostView
@@ -32,7 +32,7 @@ class Guest:
 
 def guests_of(leases: Sequence[Lease], *, at: datetime, but_young: bool = True) -> Iterator[Guest]:
     """Yield these running leases with what they hold; but_young: not those before the end of their minimum runtime."""
-    began = promises.running_since(leases)
+    began = broken_promises.running_since(leases)
     held: dict[UUID, list[Allocation]] = {}
     rows = Allocation.objects.filter(lease__in=leases, released_at=None).select_related("device")
     for row in rows.order_by("pk"):

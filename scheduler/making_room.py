@@ -6,35 +6,32 @@ have is taken first. Nothing is done where known ends make room as soon. Each de
 """
 
 import logging
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
+from collections.abc import Iterator
+from datetime import datetime, timedelta
 from itertools import islice
 from uuid import UUID
 
 from django.conf import settings
-from django.db import OperationalError, connection, transaction
+from django.db import connection, transaction
 from django.db.models import Q
 
 from agents.models import Host
 from leasing import giving_way
-from leasing.calendar import CLEANING_MARGIN_S, DevicesTaken
+from leasing.calendar import DevicesTaken
 from leasing.giving_way import Leaver, NotNow
 from leasing.models import Lease
 from leasing.notice_models import Notice
 from leasing.states import State
-from scheduler import asks, backfill, moving, placing, promises, second_opinion, spot_victims, waiting_line
-from scheduler.guests import Guest, clear, guests_of, machines_of
+from scheduler import asks, backfill, clearing, moving, placing, promises, waiting_line
+from scheduler.guests import Guest, guests_of
 from scheduler.overlay import Overlay
-from scheduler.placement import Ask, HostView, Option, Placement, Refusal, decide, eligibility
-from scheduler.pool import Kept, Pool, seconds
-from scheduler.spot_victims import Choice
+from scheduler.placement import Ask, Placement, Refusal
+from scheduler.pool import Kept, seconds
 
 log = logging.getLogger(__name__)
 CHOICES_TRIED = 32
 MOST_A_PASS = 8
 ROOM_LOCK = 0x6770_7902  # as placing.PASS_LOCK, which is taken for the act alone
-WAIT_FOR_PLACER = "2s"
 LOOK_AGAIN_S = 10  # a lease for which no room could be made is tried again after so long
 FIRST = "Its GPUs are needed by a lease that comes before spot."
 OWN = "The owner of the machine needs it for a lease of his own."
@@ -118,17 +115,17 @@ def _reclaim(lease: Lease, ask: Ask, refusal: Refusal, overlay: Overlay, *, at: 
     pool = overlay.pool(lease.price_term, lease.currency)
     guests = {guest.key: guest for guest in _guests(lease, at=at)}
     lost = {key: guest.lost_micros for key, guest in guests.items()}
-    for choice in islice(possible(pool, ask, guests, lost), CHOICES_TRIED):
+    for choice in islice(clearing.possible(pool, ask, guests, lost), CHOICES_TRIED):
         victims = [guests[key] for key in choice.leases]
-        times = times_of(ask, notice_s=max(guest.lease.notice_s for guest in victims), at=at)
+        times = clearing.times_of(ask, notice_s=max(guest.lease.notice_s for guest in victims), at=at)
         if times is None or (refusal.earliest_s is not None and refusal.earliest_s <= seconds(times.begins_at)):
             continue
-        found = decide_cleared(pool, ask, choice, victims, times)
+        found = clearing.decide_cleared(pool, ask, choice, victims, times)
         act = asks.assignment(lease, found, pool, at=at) if found else None
         if found is None or act is None or asks.withheld(act, found, pool):
             continue
         own = pool.hosts[str(found.members[0].host)].owner == str(lease.organization_id)
-        after_the_placer()
+        clearing.after_the_placer()
         giving_way.make_way(
             leavers=[Leaver(guest.lease.pk, guest.lease.epoch, guest.lost_micros) for guest in victims],
             ends_at=times.ends_at, cause=Notice.Cause.OWNER_RETURNS if own else Notice.Cause.SPOT_RECLAIM, at=at,
@@ -136,57 +133,6 @@ def _reclaim(lease: Lease, ask: Ask, refusal: Refusal, overlay: Overlay, *, at: 
         )  # fmt: skip
         return True
     return False
-
-
-def after_the_placer() -> None:
-    """Wait for a pass that places to end, and keep the next from beginning before this has committed; or NotNow.
-
-    Nothing else is held yet, so nobody waits for us meanwhile. What that pass has bound, the calendar says.
-    """
-    try:
-        with transaction.atomic(), connection.cursor() as cursor:
-            cursor.execute("SELECT set_config('lock_timeout', %s, true)", [WAIT_FOR_PLACER])
-            cursor.execute("SELECT pg_advisory_xact_lock(%s)", [placing.PASS_LOCK])
-    except OperationalError:
-        raise NotNow("A pass that places takes long.") from None
-
-
-def possible(pool: Pool, ask: Ask, guests: dict[str, Guest], lost: dict[str, int]) -> Iterator[Choice]:
-    """Yield whom to send away, cheapest first, for each alternative in turn."""
-    for option in ask.options:
-        able = [view for view in pool.hosts.values() if _could(view, option, ask)]
-        machines = machines_of(able, guests, ask)
-        # Several slices may lie on one GPU, or on as many as there are slices.
-        counts = [option.count] if option.slice is None else range(1, option.count + 1)
-        for count in counts:
-            found = spot_victims.cheapest(machines, count=count, nodes=option.nodes, lost=lost)
-            # Where nobody would go, something else is in the way.
-            yield from (choice for choice in found if choice.leases)
-
-
-def _could(view: HostView, option: Option, ask: Ask) -> bool:
-    """Return whether nothing but who sits there is in the way."""
-    if not (eligibility.is_visible(view, ask.organization) and eligibility.has_model(view, option)):
-        return False
-    verdict = eligibility.examine(view, option, ask)
-    return not isinstance(verdict, eligibility.Shortfall) or verdict.code == "busy"
-
-
-@dataclass(frozen=True)
-class Times:
-    ends_at: datetime  # of the notice
-    begins_at: datetime  # of the successor: after stop grace and cleaning
-
-
-def times_of(ask: Ask, *, notice_s: int, at: datetime) -> Times | None:
-    """Return when leavers go and their successor begins: no later than asked for, if their notice allows."""
-    cleaning = timedelta(seconds=settings.WORKLOAD_STOP_GRACE_S + CLEANING_MARGIN_S)
-    soonest = at + timedelta(seconds=notice_s)
-    ends_at = max(soonest, datetime.fromtimestamp(ask.start_s, UTC) - cleaning)
-    begins_at = ends_at + cleaning
-    if ask.until_s is not None and ask.until_s <= seconds(begins_at) + settings.WORKLOAD_STOP_GRACE_S:
-        return None  # its term would be over before they are gone
-    return Times(ends_at, begins_at)
 
 
 def _guests(lease: Lease, *, at: datetime) -> Iterator[Guest]:
@@ -210,12 +156,3 @@ def _guests(lease: Lease, *, at: datetime) -> Iterator[Guest]:
 
 def _all_on(guest: Guest, hosts: set[UUID]) -> bool:
     return all(row.device.host_id in hosts for row in guest.rows)
-
-
-def decide_cleared(pool: Pool, ask: Ask, choice: Choice, victims: Sequence[Guest], times: Times) -> Placement | None:
-    """Return the engine's placement on the machines of a choice once its victims are gone, or None."""
-    cleared = clear(pool, victims, until_s=seconds(times.begins_at))
-    views = [cleared.hosts[key] for key in choice.machines]
-    then = replace(ask, start_s=seconds(times.begins_at))
-    found = decide(views, then, explain=False)
-    return found if isinstance(found, Placement) and second_opinion.lawful(cleared, then, found) else None

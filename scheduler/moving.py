@@ -9,7 +9,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from itertools import islice
-from typing import TYPE_CHECKING
 from uuid import UUID
 
 from django.conf import settings
@@ -23,15 +22,13 @@ from leasing.giving_way import Leaver, NotNow
 from leasing.models import Lease
 from leasing.notice_models import LeaseMove, Notice
 from leasing.states import State
-from scheduler import asks, making_room, second_opinion
+from scheduler import asks, clearing, second_opinion
 from scheduler import pool as pools
+from scheduler.clearing import Times
 from scheduler.guests import Guest, guests_of
+from scheduler.overlay import Overlay
 from scheduler.placement import Ask, Placement, Refusal, decide
 from scheduler.pool import Pool, seconds
-
-if TYPE_CHECKING:
-    from scheduler.making_room import Times
-    from scheduler.overlay import Overlay
 
 MOST = 8
 CHOICES_TRIED = 16
@@ -48,7 +45,7 @@ class CannotMove(DomainError):
     title = "The lease cannot be moved now"
 
 
-def for_request(lease: Lease, ask: Ask, refusal: Refusal, overlay: "Overlay", *, at: datetime) -> bool:
+def for_request(lease: Lease, ask: Ask, refusal: Refusal, overlay: Overlay, *, at: datetime) -> bool:
     """Move small leases off one host for a refused request for several whole GPUs of it; False if that is not possible.
 
     Raises giving_way.NotNow and calendar.DevicesTaken.
@@ -62,21 +59,21 @@ def for_request(lease: Lease, ask: Ask, refusal: Refusal, overlay: "Overlay", *,
     guests = {guest.key: guest for guest in _movable(lease.currency, at=at)}
     sizes = {key: _milli(guest) for key, guest in guests.items()}
     pool = overlay.pool(lease.price_term, lease.currency)
-    found = making_room.possible(pool, replace(ask, options=large), guests, sizes)
+    found = clearing.possible(pool, replace(ask, options=large), guests, sizes)
     able = (c for c in found if len(c.leases) <= MOST and c.lost_micros <= budget)  # here it is milli that is weighed
     for choice in islice(able, CHOICES_TRIED):
         victims = [guests[key] for key in choice.leases]
-        times = making_room.times_of(ask, notice_s=max(guest.lease.notice_s for guest in victims), at=at)
+        times = clearing.times_of(ask, notice_s=max(guest.lease.notice_s for guest in victims), at=at)
         if times is None or (refusal.earliest_s is not None and refusal.earliest_s <= seconds(times.begins_at)):
             continue
-        guest_seats = making_room.decide_cleared(pool, ask, choice, victims, times)
+        guest_seats = clearing.decide_cleared(pool, ask, choice, victims, times)
         act = asks.assignment(lease, guest_seats, pool, at=at) if guest_seats else None
         if guest_seats is None or act is None or asks.withheld(act, guest_seats, pool):
             continue
         taken: list[Take] = [(guest_seats, lease.organization_id, seconds(times.begins_at), ask.until_s)]
         leavers = _leavers(victims, overlay, taken, times, at=at)
         if leavers is not None:
-            making_room.after_the_placer()
+            clearing.after_the_placer()
             giving_way.make_way(
                 leavers=leavers, ends_at=times.ends_at, cause=Notice.Cause.MOVE, at=at, detail=WHY,
                 successor_id=lease.pk, assignment=act, begins_at=times.begins_at,
@@ -86,7 +83,7 @@ def for_request(lease: Lease, ask: Ask, refusal: Refusal, overlay: "Overlay", *,
 
 
 def _leavers(
-    victims: Sequence[Guest], overlay: "Overlay", taken: list[Take], times: "Times", *, at: datetime
+    victims: Sequence[Guest], overlay: Overlay, taken: list[Take], times: Times, *, at: datetime
 ) -> list[Leaver] | None:
     """Find a place for every one of them beside what is taken, the largest first; None if one has none."""
     leavers = []

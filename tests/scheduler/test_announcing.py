@@ -5,7 +5,7 @@ import pytest
 from agents import host_life
 from agents.models import Host, Workload
 from billing import metering, price_list, reconcile, spot, wallets
-from leasing import noticing, promises, term_changes
+from leasing import broken_promises, noticing, term_changes
 from leasing.models import Lease
 from leasing.notice_models import Notice
 from leasing.states import EndReason, State
@@ -236,7 +236,7 @@ def test_a_drain_at_once_breaks_the_notice_of_a_spot_lease() -> None:
     ],
 )
 def test_what_is_taken_back(ran_s: int, given_s: int | None, early_s: int, free_s: int) -> None:
-    found = promises.missing_s(ran_s=ran_s, min_runtime_s=600, promised_s=120, given_s=given_s, early_s=early_s)
+    found = broken_promises.missing_s(ran_s=ran_s, min_runtime_s=600, promised_s=120, given_s=given_s, early_s=early_s)
 
     assert found == free_s
 

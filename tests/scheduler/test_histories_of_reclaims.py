@@ -20,10 +20,10 @@ from apikit.errors import DomainError
 from billing import reconcile
 from billing.models import Segment
 from leasing import parking
+from leasing.broken_promises import running_since
 from leasing.calendar import HELD_EPOCH
 from leasing.models import Allocation, Lease
 from leasing.notice_models import LEAVING, Notice
-from leasing.promises import running_since
 from leasing.states import EndReason, State
 from scheduler import announcing, converging, making_room, moving, placing, recovery, spot_prices
 from tenants.models import Organization

@@ -7,7 +7,7 @@ from django.conf import LazySettings
 
 from agents.models import Host, Workload
 from billing import metering, reconcile
-from leasing import giving_way, lifecycle, promises
+from leasing import broken_promises, giving_way, lifecycle
 from leasing.calendar import HELD_EPOCH
 from leasing.models import Allocation, Lease
 from leasing.notice_models import LeaseMove, Notice
@@ -114,7 +114,7 @@ def test_the_lease_starts_at_its_new_place_once_the_old_is_gone_and_pays_nothing
     assert (small.state, large.state) == (State.ACTIVE, State.ACTIVE)
     assert small.members.get(epoch=small.epoch).host_id == row.to_host_id
     assert row.done_at == after(1123)
-    began = promises.running_since([small])[small.pk]
+    began = broken_promises.running_since([small])[small.pk]
     assert began == after(1140)
     line = metering.cost(reference=small.public_id, at=after(1240)).seconds
     start_s = 2 if small.requested_at == after(0) else 7
