@@ -185,7 +185,8 @@ def _check(hosts: list[Host], step: int) -> None:
         for key, since in host.unwanted_at.items():
             if now - since > ORPHAN_S:
                 texts = {text for keys in holders.values() for text in keys}
-                assert protocol.workload_key(*key) not in texts, f"step {step}: {key} is still there"
+                there = protocol.workload_key(*key) in texts
+                assert not there, f"step {step}: {key} is still there; {_engine_says(hosts)}"
 
 
 def test_random_deaths_of_core_probe_and_engine(hosts: list[Host], request: pytest.FixtureRequest) -> None:
@@ -193,6 +194,7 @@ def test_random_deaths_of_core_probe_and_engine(hosts: list[Host], request: pyte
     chance = random.Random(seed)
     for step in range(steps):
         _step(chance.choice(hosts), chance)
+        hosts[0].start_engine()  # as its own keeper would, if it could not start after a death
         _check(hosts, step)
     hosts[0].start_engine()
     _settle(hosts)
