@@ -1,6 +1,7 @@
 """Doors of tenants to their money: wallet, top-ups, vouchers, entries, statements, invoices, budgets, earnings."""
 
 from datetime import timedelta
+from hashlib import sha256
 from typing import ClassVar
 
 from django.conf import settings
@@ -107,12 +108,13 @@ class TopUpCollection(OrganizationView):
         provider = asked.get("provider", offered[0] if offered else "")
         if provider not in offered:
             raise NoPaymentProvider("An operator credits what you transfer.", providers=list(offered))
+        sent = self.request.headers.get("Idempotency-Key", "")  # of up to 255 characters, each of which counts
         return payments.begin(
             owner=self.organization.pk,
             currency=money.currency,
             amount_minor=_whole_minor(money),
             provider=provider,
-            key=f"{self.organization.pk}:{self.request.headers.get('Idempotency-Key', '')}"[:100],
+            key=f"{self.organization.pk}:{sha256(sent.encode()).hexdigest()[:60]}",
             at=self.at,
         )
 

@@ -245,7 +245,10 @@ COMMISSION_TIERS = (
 COMMISSION_CLASS_DISCOUNT_BP: dict[str, int] = {}
 # Stripe takes payments where its key is set; without it, money comes in by transfer and an operator credits it.
 STRIPE_API_KEY = env.text("STRIPE_API_KEY", "")
-STRIPE_WEBHOOK_SECRETS = tuple(env.text("STRIPE_WEBHOOK_SECRETS", "").split(",")) if STRIPE_API_KEY else ()
+# Without a secret no notification is believed, and the loop asks: an empty one could be signed with by anybody.
+STRIPE_WEBHOOK_SECRETS = (
+    tuple(filter(None, env.text("STRIPE_WEBHOOK_SECRETS", "").split(","))) if STRIPE_API_KEY else ()
+)
 STRIPE_URL = env.text("STRIPE_URL", "https://api.stripe.com")
 # Connected accounts that owners are paid out to, "ORGANIZATION=acct_...,...", where PAYOUT_PROVIDER is stripe.
 STRIPE_ACCOUNTS = dict(pair.split("=", 1) for pair in env.text("STRIPE_ACCOUNTS", "").split(",") if "=" in pair)

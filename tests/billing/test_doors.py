@@ -107,6 +107,12 @@ def test_a_signed_notification_credits_a_top_up_once(caller: Caller) -> None:
     assert caller.get("/api/v1/wallet").json()["balances"][0]["balance"]["amount"] == "25.000000"
 
 
+@override_settings(PAYMENT_PROVIDERS=("stripe",), STRIPE_WEBHOOK_SECRETS=("",))
+def test_what_is_signed_with_no_secret_is_not_believed(caller: Caller) -> None:
+    """That is what STRIPE_WEBHOOK_SECRETS= would read as: anybody can sign with nothing."""
+    assert _notify({"id": "evt_1", "type": "payment_intent.succeeded"}, secret="").status_code == 401
+
+
 def _notify(event: dict[str, Any], *, secret: str) -> Any:
     body, stamp = json.dumps(event).encode(), int(clock.now().timestamp())
     signature = hmac.new(secret.encode(), f"{stamp}.".encode() + body, hashlib.sha256).hexdigest()

@@ -56,6 +56,13 @@ def test_a_top_up_opens_one_payment_and_gives_its_secret_to_whom_began_it(caller
     assert _money(caller) == 0
 
 
+def test_long_keys_that_differ_in_their_end_alone_begin_two_payments(caller: Caller, fake: FakeStripe) -> None:
+    begun = [caller.post("/api/v1/wallet/top-ups", TEN, Idempotency_Key="k" * 200 + end) for end in "ab"]
+
+    assert len({answer.json()["id"] for answer in begun}) == 2
+    assert len(fake.made("payment_intent")) == 2
+
+
 @pytest.mark.parametrize("fault", ["drop", 500])
 def test_a_provider_that_does_not_answer_is_503_and_the_same_request_goes_on(
     caller: Caller, fake: FakeStripe, fault: object

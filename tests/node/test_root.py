@@ -110,6 +110,21 @@ def test_only_what_a_gang_s_other_members_publish_is_open_among_private_addresse
     assert "evil" not in script
 
 
+@pytest.mark.parametrize("zone", ["eth0", "x accept\n}}\nflush ruleset\n#"])
+def test_an_address_with_a_zone_writes_nothing_into_the_rules(zone: str, tmp_path: Path) -> None:
+    """`nft` reads no zone, and all rules would be lost; what follows a % may be anything at all."""
+    order = orders.Order("gy-lease_1-0-1", 0, 0, ((f"fe80::1%{zone}", 29_500, 29_500),))
+    resolv = tmp_path / "resolv.conf"
+    resolv.write_text("nameserver fe80::1%eth0\nnameserver 192.168.1.1\n")
+
+    names = egress.name_servers(resolv)
+
+    assert names == ["192.168.1.1"]
+    script = egress.rules(orders.Orders("host", (order,)), name_servers=names)
+    assert "%" not in script
+    assert script == egress.rules(orders.Orders("host"), name_servers=names)
+
+
 @pytest.mark.engine
 @pytest.mark.root
 def test_a_real_container_that_is_overdue_is_stopped(

@@ -67,6 +67,9 @@ def _accept_peers(container: str, peers: Iterable[tuple[str, int, int]]) -> list
 
 
 def _is_address(text: str) -> bool:
+    """Say whether nft can read it as an address: one with a zone (fe80::1%eth0) would lose us the whole table."""
+    if "%" in text:
+        return False
     try:
         ipaddress.ip_address(text)
     except ValueError:
