@@ -14,11 +14,12 @@ from django.db import transaction
 
 from apikit.errors import InvalidInput
 from apikit.instants import instant as instant_text
-from leasing import actions, calendar, starting, terms
+from leasing import actions, calendar, parking, starting, terms
 from leasing.models import Lease
 from leasing.moves import WrongState, locked, note
 from leasing.states import OnInterrupt, State
 
+RENEWS = frozenset({State.PENDING, State.PROVISIONING, State.ACTIVE, State.PARKED, State.INTERRUPTED})
 MAX_RENEWED_AHEAD = timedelta(days=2 * 366)  # by hand: the present period and the next, also of a year
 
 
@@ -33,7 +34,8 @@ def _out_of_range(detail: str, pointer: str = "") -> InvalidInput:
 
 def _set_end(lease: Lease, end_at: datetime, *, reason: str, at: datetime) -> Lease:
     """Move the end in the calendar, on the row and on the hosts; raise DevicesTaken and change nothing."""
-    calendar.set_end(lease=lease, epoch=lease.epoch, end_at=end_at, stop_grace_s=settings.WORKLOAD_STOP_GRACE_S)
+    if lease.state != State.PENDING and lease.parked_keep != parking.QUEUE:  # those have given their devices up
+        _set_end_in_calendar(lease, end_at)
     before, lease.end_at = lease.end_at, end_at
     note(
         lease, reason=reason, at=at, changed=["end_at"], end_at=instant_text(end_at),
@@ -41,6 +43,14 @@ def _set_end(lease: Lease, end_at: datetime, *, reason: str, at: datetime) -> Le
     )  # fmt: skip
     starting.tell_end(lease, at=at)
     return lease
+
+
+def _set_end_in_calendar(lease: Lease, end_at: datetime) -> None:
+    """Hold what it has to its end; what it is to leave before, until then, and the place it moves to afterwards."""
+    leaves_at = lease.leaves_at
+    ends = {lease.epoch: min(end_at, leaves_at or end_at), calendar.HELD_EPOCH: max(end_at, leaves_at or end_at)}
+    for epoch, until in ends.items():
+        calendar.set_end(lease=lease, epoch=epoch, end_at=until, stop_grace_s=settings.WORKLOAD_STOP_GRACE_S)
 
 
 @transaction.atomic
@@ -87,9 +97,12 @@ def defer(*, lease_id: UUID, start_at: datetime, at: datetime) -> Lease:
 
 @transaction.atomic
 def renew(*, lease_id: UUID, at: datetime) -> bool:
-    """Move the end of a renewing lease to its next calendar step; False if it does not renew, or cannot."""
+    """Move the end of a renewing lease to its next calendar step; False if it does not renew, or cannot.
+
+    Whatever it is doing then: its tenant asked for it, and is told of no end.
+    """
     lease = locked(lease_id)
-    if not (lease.renew and lease.period and lease.first_active_at and lease.end_at) or lease.state != State.ACTIVE:
+    if not (lease.renew and lease.period and lease.first_active_at and lease.end_at) or lease.state not in RENEWS:
         return False
     try:
         _set_end(lease, _next_step(lease, after=max(lease.end_at, at)), reason="renewed", at=at)

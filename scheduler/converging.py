@@ -14,7 +14,7 @@ from django.db import connection, transaction
 from django.db.models import Q
 
 from agents import fence, host_events
-from agents.models import Workload
+from agents.models import Host, Workload
 from agents.protocol import NOT_RENEWED
 from audit import ids
 from billing import budgets, exhaustion
@@ -151,12 +151,14 @@ def _scheduled(lease: Lease, at: datetime) -> None:
     if begins_at > at and (lease.start_at is None or lease.start_at <= at):
         # It waits only until others have left: whatever they leave early is its own at once.
         begins_at = at if calendar.bring_forward(lease_id=lease.pk, epoch=lease.epoch, at=at) else begins_at
+    hosts = [row.device.host for row in held]
     if begins_at > at:
+        if any(host.state == Host.State.RETIRED for host in hosts):  # it will not be back, and there is time
+            lifecycle.requeue(lease_id=lease.pk, at=at, reason="devices_not_ready", detail="Its host left the pool.")
         return
     units = [(row.device_id, (row.units.lower, row.units.upper)) for row in held]
     taken = calendar.in_the_way(units=units, at=at, but=lease.pk) or bool(assigning.unsafe_among([lease], at=at))
-    hosts = [row.device.host for row in held]
-    if any(host.state in recovery.DEAD_HOST or recovery.is_leaving(host, at=at) for host in hosts) or (
+    if recovery.lost_hold(lease, at=at) is not None or (
         taken and at > begins_at + timedelta(seconds=calendar.CLEANING_MARGIN_S)
     ):
         lifecycle.requeue(lease_id=lease.pk, at=at, reason="devices_not_ready")
@@ -164,9 +166,14 @@ def _scheduled(lease: Lease, at: datetime) -> None:
         lifecycle.begin(lease_id=lease.pk, at=at)
 
 
+def _is_over(lease: Lease, at: datetime) -> bool:
+    """Return whether its term is over; one that renews has another then."""
+    return bool(lease.end_at and lease.end_at <= at) and not term_changes.renew(lease_id=lease.pk, at=at)
+
+
 def _provisioning(lease: Lease, at: datetime) -> None:
     workloads = starting.live_workloads(lease)
-    if lease.end_at and lease.end_at <= at:
+    if _is_over(lease, at):
         lifecycle.end(lease_id=lease.pk, reason=EndReason.EXPIRED, at=at)
         return
     if not workloads:
@@ -245,7 +252,7 @@ def _active(lease: Lease, at: datetime) -> None:
     sooner = [moment for moment in (lease.end_at, dearer and dearer[0], lost[0] if lost else None) if moment]
     if lease.leaves_at and lease.leaves_at <= min([at, *sooner]):
         return  # its notice ends first: it gives its devices up
-    if lease.end_at and lease.end_at <= at and not term_changes.renew(lease_id=lease.pk, at=at):
+    if lease.end_at and _is_over(lease, at):
         # Its containers have stopped at the end by themselves; whatever was seen after it counts for nothing.
         last_good = min(lease.end_at, lost[0]) if lost else lease.end_at
         lifecycle.end(lease_id=lease.pk, reason=EndReason.EXPIRED, at=at, last_good=last_good)
@@ -261,22 +268,24 @@ def _active(lease: Lease, at: datetime) -> None:
 
 
 def _idle(lease: Lease, at: datetime) -> None:
-    """Nothing of it runs: it waits or is parked. Its term passes all the same."""
-    if lease.end_at and lease.end_at <= at:
+    """Nothing of it runs: it waits. Its term passes all the same."""
+    if _is_over(lease, at):
         reason = EndReason.EXPIRED if lease.first_active_at else EndReason.NEVER_PLACED
-        lifecycle.end(lease_id=lease.pk, reason=reason, at=at, last_good=lease.end_at)
+        lifecycle.end(lease_id=lease.pk, reason=reason, at=at)
 
 
 def _parked(lease: Lease, at: datetime) -> None:
-    if lease.end_at and lease.end_at <= at:
-        _idle(lease, at)
-    elif lease.parked_keep == parking.HOLD and (lost := recovery.lost_hold(lease, at=at)) is not None:
+    lost = recovery.lost_hold(lease, at=at) if lease.parked_keep == parking.HOLD else None
+    if lease.end_at and _is_over(lease, at):
+        last_good = min(lease.end_at, lost[0]) if lost else lease.end_at
+        lifecycle.end(lease_id=lease.pk, reason=EndReason.EXPIRED, at=at, last_good=last_good)
+    elif lost is not None:
         last_good, reason, detail = lost
         parking.lose_hold(lease_id=lease.pk, last_good=last_good, at=at, reason=reason, detail=detail)
 
 
 def _interrupted(lease: Lease, at: datetime) -> None:
-    if lease.end_at and lease.end_at <= at:
+    if _is_over(lease, at):
         lifecycle.end(lease_id=lease.pk, reason=EndReason.EXPIRED, at=at)
         return
     recovery.recover(lease, workloads=list(starting.live_workloads(lease)), at=at)

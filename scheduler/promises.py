@@ -10,7 +10,7 @@ from django.db import transaction
 
 from leasing import calendar
 from leasing.calendar import DevicesTaken
-from leasing.models import Lease
+from leasing.models import Allocation, Lease
 from leasing.states import State
 from scheduler.models import Promise
 from scheduler.placement import Member, Placement, Seat
@@ -42,14 +42,18 @@ def store(promised: Mapping[UUID, Kept], *, before: Mapping[UUID, Kept]) -> None
 def keeping(change: Callable[[], Lease]) -> Lease:
     """Make a change of a lease's term, or raise DevicesTaken where it takes what somebody who waits was promised."""
     lease = change()
-    held = {str(row.device_id): row for row in calendar.live(lease_id=lease.pk) if row.epoch == lease.epoch}
-    until = max((row.during.upper or FAR for row in held.values()), default=None)
+    its = (lease.epoch, calendar.HELD_EPOCH)
+    held: dict[str, list[Allocation]] = {}
+    for row in calendar.live(lease_id=lease.pk):
+        if row.epoch in its:
+            held.setdefault(str(row.device_id), []).append(row)
+    until = max((row.during.upper or FAR for rows in held.values() for row in rows), default=None)
     if until is not None:
         others = Promise.objects.filter(lease__state=State.PENDING, starts_at__lt=until).exclude(lease=lease)
         for promise in others:
             for seat in (seat for member in promise.placement["members"] for seat in member["seats"]):
-                row = held.get(seat["device"])
-                if row is not None and seat["start"] < row.units.upper and row.units.lower < seat["stop"]:
+                rows = held.get(seat["device"], [])
+                if any(seat["start"] < row.units.upper and row.units.lower < seat["stop"] for row in rows):
                     raise DevicesTaken("Its devices are promised to a lease that waits for them.")
     return lease
 
