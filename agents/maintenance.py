@@ -83,6 +83,8 @@ def _begin(pk: UUID, *, at: datetime) -> int:
     row = _locked(pk)
     if row.drained_at is not None or row.withdrawn_at is not None:
         return 0
+    if _drained_for_another(row):
+        return 0  # it is this one's turn when that one is over
     Maintenance.objects.filter(pk=pk).update(drained_at=at)
     if row.host.state == Host.State.RETIRED or row.host.scheduling == Host.Scheduling.DRAINING:
         return 0  # its owner drains it himself, and opens it himself
@@ -91,6 +93,14 @@ def _begin(pk: UUID, *, at: datetime) -> int:
     host_life.drain(host_id=row.host_id, deadline=row.starts_at, reason=reason, by=BY, at=at)
     Maintenance.objects.filter(pk=pk).update(drain_reason=reason)
     return 1
+
+
+def _drained_for_another(row: Maintenance) -> bool:
+    """Return whether its host is away for an earlier window of these, which opens it again when it is over."""
+    open_ones = Maintenance.objects.filter(host=row.host_id, withdrawn_at=None, over_at=None, drained_at__isnull=False)
+    reason = row.host.scheduling_reason
+    draining = row.host.scheduling == Host.Scheduling.DRAINING and reason != ""
+    return draining and open_ones.filter(drain_reason=reason).exclude(pk=row.pk).exists()
 
 
 @transaction.atomic

@@ -47,6 +47,19 @@ def test_a_late_tick_does_what_is_due_once() -> None:
     assert scheduling(host) == "open"
 
 
+def test_a_second_window_that_comes_up_during_the_first_is_kept_too() -> None:
+    host = make_host()
+    announce(host, start=10 * HOUR, end=12 * HOUR)
+    announce(host, start=12.5 * HOUR, end=14 * HOUR)  # its lead time begins while the host is away for the first
+
+    for hour in (9, 11.5, 11.9, 12, 12.01):
+        maintenance.tick(at=after(hour * HOUR))
+
+    assert (scheduling(host), host.drain_deadline) == ("draining", after(12.5 * HOUR))
+    maintenance.tick(at=after(14 * HOUR))
+    assert scheduling(host) == "open"
+
+
 def test_what_the_owner_did_meanwhile_stands() -> None:
     host = make_host()
     announce(host)
