@@ -7,6 +7,7 @@ size make a verified host unverified at once, with the reason shown.
 
 from collections.abc import Mapping
 from datetime import datetime
+from ipaddress import ip_address
 from typing import Any
 
 from agents import enrolment, host_events, host_life
@@ -86,13 +87,24 @@ def _write_host(host: Host, document: Mapping[str, Any], stated_hash: str, peer:
     host.engine = " ".join(part for part in named if part)[:32]
     host.driver_version = _text(document.get("driver_version"), 32)
     host.cuda_version = _text(document.get("cuda_version"), 16)
-    host.address = _text(document.get("address"), 64) or peer[:64]
+    host.address = _address(document.get("address")) or peer[:64]
     host.save(
         update_fields=[
             "inventory", "inventory_hash", "cpu_milli", "ram_mib", "disk_mib", "engine", "driver_version",
             "cuda_version", "address",
         ]
     )  # fmt: skip
+
+
+def _address(value: Any) -> str:
+    """Return an IP address as text, "" for anything else: other hosts put it into rules of their firewalls.
+
+    One with a zone (fe80::1%eth0) means nothing elsewhere, and its zone could be any text.
+    """
+    try:
+        return "" if "%" in str(value) else str(ip_address(_text(value, 64)))
+    except ValueError:
+        return ""
 
 
 def _write_devices(host: Host, gpus: list[dict[str, Any]], proven_at: datetime, at: datetime) -> None:

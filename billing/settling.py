@@ -4,7 +4,9 @@ Payments are looked at where no notification came; refunds and payouts are sent 
 step is one call outside of any transaction, then one act on its answer: one that dies is done again by the next tick.
 """
 
-from collections.abc import Mapping
+import logging
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from datetime import datetime, timedelta
 
 from django.db.models import F
@@ -13,6 +15,8 @@ from billing import payments, payouts
 from billing.models import Payment, Payout, Refund
 from billing.models.payments import OPEN, IntentState
 from billing.providers import OpensPayments
+
+log = logging.getLogger(__name__)
 
 AT_ONCE = 50  # of each kind in one tick
 EVERY, EVERY_LATER, LATER = timedelta(minutes=2), timedelta(hours=1), timedelta(hours=1)
@@ -27,16 +31,28 @@ def settle_due(*, providers: Mapping[str, OpensPayments], at: datetime) -> int:
     )
 
 
+@contextmanager
+def _alone(kind: str, pk: int) -> Iterator[None]:
+    """Let one that fails fail alone: it is told to the log, and tried again by a later tick."""
+    try:
+        yield
+    except Exception:
+        log.exception("could not go on with it", extra={"kind": kind, "row": pk})
+
+
 def _look_at_payments(provider: OpensPayments, *, at: datetime) -> int:
     due = Payment.objects.filter(provider=provider.name, look_at__lte=at).order_by("look_at")[:AT_ONCE]
     found = list(due.values_list("pk", "created_at"))
     for pk, created_at in found:
         age = at - created_at
-        done = payments.look(payment_id=pk, provider=provider, at=at, give_up=age >= GIVE_UP)
-        # A card that was refused may be tried again with the same payment: only money, or the end, is the end.
-        over = done.state == IntentState.SETTLED or (done.state == IntentState.REFUSED and age >= GIVE_UP)
         again = at + (EVERY if age < LATER else EVERY_LATER)
-        Payment.objects.filter(pk=pk).update(look_at=None if over else again)
+        with _alone("payment", pk):
+            # First: one that always fails must not be the first of each tick.
+            Payment.objects.filter(pk=pk).update(look_at=again)
+            done = payments.look(payment_id=pk, provider=provider, at=at, give_up=age >= GIVE_UP)
+            # A card that was refused may be tried again with the same payment: only money, or the end, is the end.
+            if done.state == IntentState.SETTLED or (done.state == IntentState.REFUSED and age >= GIVE_UP):
+                Payment.objects.filter(pk=pk).update(look_at=None)
     return len(found)
 
 
@@ -44,7 +60,8 @@ def _go_on_with_refunds(provider: OpensPayments, *, at: datetime) -> int:
     due = Refund.objects.filter(payment__provider=provider.name, state__in=OPEN).order_by(F("pk"))[:AT_ONCE]
     found = list(due.values_list("pk", flat=True))
     for pk in found:
-        payments.attempt_refund(refund_id=pk, provider=provider, at=at)
+        with _alone("refund", pk):
+            payments.attempt_refund(refund_id=pk, provider=provider, at=at)
     return len(found)
 
 
@@ -52,5 +69,6 @@ def _go_on_with_payouts(provider: OpensPayments, *, at: datetime) -> int:
     due = Payout.objects.filter(provider=provider.name, state__in=OPEN).order_by(F("pk"))[:AT_ONCE]
     found = list(due.values_list("pk", flat=True))
     for pk in found:
-        payouts.send(payout_id=pk, provider=provider, at=at)
+        with _alone("payout", pk):
+            payouts.send(payout_id=pk, provider=provider, at=at)
     return len(found)

@@ -124,7 +124,15 @@ def _together(acts: Sequence[tuple[UUID, Assignment]], *, at: datetime) -> dict[
     return refused | {lease.pk: lease for lease in going}
 
 
-_OF_A_HOST = ("address", "fabric", "sealing_key", "cpu_milli_per_gpu", "ram_mib_per_gpu", "disk_mib_per_gpu")
+_OF_A_HOST = (
+    "owner_id",
+    "address",
+    "fabric",
+    "sealing_key",
+    "cpu_milli_per_gpu",
+    "ram_mib_per_gpu",
+    "disk_mib_per_gpu",
+)
 
 
 def _devices(device_ids: set[UUID]) -> dict[UUID, Device]:

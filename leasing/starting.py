@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
+from ipaddress import ip_address
 
 from django.conf import settings
 
@@ -41,8 +42,9 @@ def want_all(leases: Sequence[tuple[Lease, Bound]], *, at: datetime) -> None:
 
 
 def _wanted(lease: Lease, held: Bound) -> list[workloads.Wanted]:
-    plans = [_member_plan(lease, rank, devices, in_gang=len(held) > 1) for rank, devices in held.items()]
     hosts = {rank: devices[0][0].host for rank, devices in held.items()}
+    of_one = len({host.owner_id for host in hosts.values()}) == 1
+    plans = [_member_plan(lease, rank, devices, in_gang=len(held) > 1, of_one=of_one) for rank, devices in held.items()]
     return [
         workloads.Wanted(
             reference=lease.public_id,
@@ -101,13 +103,13 @@ def _valid_for_s(lease: Lease) -> int:
 
 
 def _member_plan(
-    lease: Lease, rank: int, devices: Sequence[tuple[Device, tuple[int, int]]], *, in_gang: bool
+    lease: Lease, rank: int, devices: Sequence[tuple[Device, tuple[int, int]]], *, in_gang: bool, of_one: bool
 ) -> workload_spec.MemberPlan:  # fmt: skip
     host = devices[0][0].host
     eighths = sum(end - first for _, (first, end) in devices)
     return workload_spec.MemberPlan(
         rank=rank,
-        address=host.address,
+        address=host.address if of_one or _is_public(host.address) else "",
         uuids=tuple(device.uuid for device, _ in devices),
         units={device.uuid: units for device, units in devices if units != calendar.WHOLE},
         cpu_milli=max(host.cpu_milli_per_gpu * eighths // 8, lease.constraints.get("min_cpu_milli", 0)),
@@ -115,6 +117,17 @@ def _member_plan(
         disk_mib=max(host.disk_mib_per_gpu * eighths // 8, lease.constraints.get("min_disk_mib", 0)),
         ports=_port_range(host) if in_gang else None,
     )
+
+
+def _is_public(address: str) -> bool:
+    """Tell whether an address means the same to everybody.
+
+    A private one is no peer on another owner's host: there it is a machine of his, and his firewall would let us in.
+    """
+    try:
+        return ip_address(address).is_global
+    except ValueError:
+        return False
 
 
 def _port_range(host: Host) -> tuple[int, int] | None:

@@ -378,3 +378,23 @@ def test_no_item_however_strange_fails_the_whole_sync(at: Clock, one_agent: list
 @pytest.fixture
 def one_agent() -> list[FakeAgent]:
     return []
+
+
+@pytest.mark.parametrize(
+    ("said", "kept"),
+    [
+        ("203.0.113.7", "203.0.113.7"),
+        ("2001:db8::7", "2001:db8::7"),
+        ("fe80::1%eth0", "127.0.0.1"),
+        ("fe80::1%\nflush ruleset", "127.0.0.1"),
+        ("router.lan", "127.0.0.1"),
+        (7, "127.0.0.1"),
+        (None, "127.0.0.1"),
+    ],
+)
+def test_what_is_no_address_is_not_taken_for_one(at: Clock, said: Any, kept: str) -> None:
+    """Other hosts write it into the rules of their firewalls."""
+    agent = make_agent(inventory_changes={"address": said})
+    agent.sync(inventory=agent.inventory())
+
+    assert agent.row.address == kept

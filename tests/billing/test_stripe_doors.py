@@ -123,6 +123,28 @@ def test_one_that_nobody_confirms_is_cancelled_in_the_end_and_asked_about_no_mor
     assert _settle(at + settling.GIVE_UP * 2) == 0
 
 
+def test_one_payment_that_cannot_be_looked_at_does_not_keep_the_loop_from_the_next(
+    caller: Caller, fake: FakeStripe, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(2):
+        caller.post("/api/v1/wallet/top-ups", TEN, Idempotency_Key=f"idem-key-{number}")
+    bad, good = Payment.objects.order_by("look_at", "pk")
+    fake.pay(good.provider_ref)
+    look = payments.look
+
+    def fails_for_one(*, payment_id: int, **more: Any) -> Any:
+        if payment_id == bad.pk:
+            raise KeyError("an answer of a shape that nobody expected")
+        return look(payment_id=payment_id, **more)
+
+    monkeypatch.setattr(payments, "look", fails_for_one)
+
+    _settle(good.created_at + timedelta(minutes=3))
+
+    assert _money(caller) == 10_000_000
+    assert Payment.objects.get(pk=bad.pk).look_at > good.created_at + timedelta(minutes=3)  # its turn comes again
+
+
 def test_one_that_is_paid_as_it_is_given_up_is_credited(caller: Caller, fake: FakeStripe) -> None:
     caller.post("/api/v1/wallet/top-ups", TEN, Idempotency_Key="idem-key-0")
     payment = Payment.objects.get()

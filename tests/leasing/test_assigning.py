@@ -19,7 +19,7 @@ from leasing.moves import WrongState
 from leasing.states import EndReason, State
 from outbox.models import Message
 from tenants.models import Organization
-from tests.factories import NOON, after, make_host, make_lease, make_tenant, price
+from tests.factories import NOON, after, make_host, make_lease, make_organization, make_tenant, price
 
 pytestmark = pytest.mark.django_db
 
@@ -154,3 +154,25 @@ def test_a_hundred_leases_take_no_more_statements_than_one(tenant: Organization)
 
     assert len(many) == len(one) <= 24
     assert Lease.objects.filter(state=State.PROVISIONING).count() == 33
+
+
+@pytest.mark.parametrize(
+    ("one_owner", "addresses", "told"),
+    [
+        (True, ("192.168.1.5", "192.168.1.6"), "192.168.1.5,192.168.1.6"),
+        (False, ("192.168.1.5", "8.8.4.4"), "127.0.0.1,8.8.4.4"),
+        (False, ("8.8.8.8", "router.lan"), "8.8.8.8,127.0.0.1"),
+    ],
+)
+def test_a_private_address_is_no_peer_on_another_owners_host(
+    tenant: Organization, one_owner: bool, addresses: tuple[str, str], told: str
+) -> None:
+    """There it would be a machine of his own network, to which his firewall would open the gang's ports."""
+    owners = [make_organization() for _ in range(1 if one_owner else 2)]
+    hosts = [make_host(gpus=2, owner=owners[n % len(owners)], address=address) for n, address in enumerate(addresses)]
+    version = price().pk
+    lease = make_lease(tenant, "2*A100_80G x2", at=NOON)
+
+    assigning.assign(lease_id=lease.pk, assignment=decision(hosts, version, gpus=2), at=after(5))
+
+    assert {run.spec["rendezvous"]["GPUYARD_NODE_IPS"] for run in Workload.objects.all()} == {told}

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from agents.node import for_root
-from agents.node.clocks import boot_s
+from agents.node.clocks import boot_id, boot_s
 from agents.node.engines.belongings import bridge_of
 from agents.node.private_files import folder_in_memory
 from agents.node.root import egress, orders
@@ -92,6 +92,15 @@ def test_orders_of_an_earlier_boot_are_none(tmp_path: Path) -> None:
 
     assert orders.read(tmp_path / "told") == orders.Orders()
     assert orders.read(tmp_path / "none") == orders.Orders()
+
+
+@pytest.mark.parametrize(
+    "text", ["[]", "7", "{}", '{"boot_id": BOOT}', '{"boot_id": BOOT, "host": "h", "workloads": [1]}', "{"]
+)
+def test_orders_that_are_nonsense_are_none(text: str, tmp_path: Path) -> None:
+    (tmp_path / "told").write_text(text.replace("BOOT", json.dumps(boot_id())))
+
+    assert orders.read(tmp_path / "told") == orders.Orders()
 
 
 def test_only_what_a_gang_s_other_members_publish_is_open_among_private_addresses() -> None:

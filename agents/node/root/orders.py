@@ -25,14 +25,14 @@ class Orders:
 
 
 def read(path: Path) -> Orders:
-    """Return what stands in the file; nothing while there is none, or where it is of an earlier boot."""
+    """Return what stands in the file; nothing while there is none, where it cannot be read, or of an earlier boot."""
     try:
         data = json.loads(path.read_text())
-    except (FileNotFoundError, ValueError):
+        if data["boot_id"] != clocks.boot_id():
+            return Orders()
+        return Orders(host=str(data["host"]), workloads=tuple(_order(row) for row in data["workloads"]))
+    except (FileNotFoundError, ValueError, KeyError, TypeError):  # the agent's user alone can have written nonsense
         return Orders()
-    if data.get("boot_id") != clocks.boot_id():
-        return Orders()
-    return Orders(host=str(data["host"]), workloads=tuple(_order(row) for row in data["workloads"]))
 
 
 def _order(row: dict[str, Any]) -> Order:
