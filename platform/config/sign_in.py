@@ -44,6 +44,7 @@ MFA_SUPPORTED_TYPES = ["totp", "webauthn", "recovery_codes"]
 MFA_PASSKEY_LOGIN_ENABLED = True
 MFA_ALLOW_UNVERIFIED_EMAIL = True  # nobody can sign up with another's address
 MFA_RECOVERY_CODES_SHOW_ONCE = True
+MFA_TOTP_TOLERANCE = 1  # a step of 30 s before and after: clocks differ, and people type (RFC 6238, 5.2)
 MFA_TOTP_ISSUER = env.text("SIGN_IN_NAME", "gpuyard")
 MFA_FORMS = {"authenticate": "accounts.signing_in.CodeForm", "reauthenticate": "accounts.signing_in.CodeAgainForm"}
 
