@@ -69,6 +69,17 @@ def change_end(*, lease_id: UUID, end_at: datetime, at: datetime) -> Lease:
 
 
 @transaction.atomic
+def shorten(*, lease_id: UUID, end_at: datetime, at: datetime) -> Lease:
+    """Let it end sooner, or at its present end: as change_end, and a term that renews does so no more."""
+    lease = change_end(lease_id=lease_id, end_at=end_at, at=at)
+    if lease.renew:
+        lease.renew = False
+        note(lease, reason="renewal_off", at=at, changed=["renew"])
+        starting.tell_end(lease, at=at)
+    return lease
+
+
+@transaction.atomic
 def defer(*, lease_id: UUID, start_at: datetime, at: datetime) -> Lease:
     """Let a lease that has not started begin later; an end that was counted from its start moves with it.
 
@@ -147,7 +158,7 @@ def edit(*, lease_id: UUID, changes: dict[str, Any], at: datetime) -> Lease:
     """Change what is for the tenant to say while it lives: name, labels, ssh_keys, what to do when interrupted.
 
     How long its containers may run unheard follows from the last, and its hosts are told. Raises WrongState once it has
-    ended: a terminal row never changes.
+    ended: a terminal row never changes. Raises InvalidInput for a whole machine that should start elsewhere.
     """
     lease = locked(lease_id)
     if lease.state == State.ENDED:
@@ -155,6 +166,9 @@ def edit(*, lease_id: UUID, changes: dict[str, Any], at: datetime) -> Lease:
     fresh = {field: value for field, value in changes.items() if getattr(lease, field) != value}
     if not fresh:
         return lease
+    if lease.is_bare and fresh.get("on_interrupt") == OnInterrupt.RESTART_ELSEWHERE:
+        detail = "A whole machine is not moved: end or wait_for_host."
+        raise InvalidInput(detail, errors=[{"pointer": "/on_interrupt", "code": "bad_value", "detail": detail}])
     for field, value in fresh.items():
         setattr(lease, field, OnInterrupt(value) if field == "on_interrupt" else value)
     note(lease, reason="edited", at=at, changed=fresh, fields=sorted(fresh))

@@ -58,7 +58,8 @@ class LeaseAction(OrganizationView):
 
 def _change_end(view: OrganizationView, lease: Lease, *, sign: int) -> Lease:
     end_at = _new_end(lease, view.read(ChangeEnd), sign=sign)
-    return promises.keeping(lambda: term_changes.change_end(lease_id=lease.pk, end_at=end_at, at=view.at))
+    change = term_changes.change_end if sign > 0 else term_changes.shorten
+    return promises.keeping(lambda: change(lease_id=lease.pk, end_at=end_at, at=view.at))
 
 
 def _new_end(lease: Lease, asked: dict[str, Any], *, sign: int) -> datetime:

@@ -8,14 +8,15 @@ from django.db.models import F
 
 from agents import host_life
 from agents.models import Device, Host, Workload
+from apikit.errors import InvalidInput
 from billing import metering, price_list
-from leasing import parking, term_changes
+from leasing import parking, requesting, term_changes
 from leasing.calendar import HELD_EPOCH
 from leasing.models import Allocation, Lease
 from leasing.notice_models import LeaseMove
 from leasing.states import EndReason, State
-from scheduler import converging, making_room, recovery
-from tests.factories import NOON, after, hear, make_active_lease, make_host, make_lease, place, price
+from scheduler import announcing, converging, making_room, recovery
+from tests.factories import NOON, after, hear, make_active_lease, make_host, make_lease, make_tenant, place, price
 
 pytestmark = pytest.mark.django_db
 WEEK_S = 7 * 86_400
@@ -62,6 +63,50 @@ def test_a_term_renews_while_its_lease_waits_for_another_host() -> None:
 
     now = Lease.objects.get(pk=lease.pk)
     assert (now.state, now.end_at) == (State.PENDING, lease.end_at + timedelta(seconds=WEEK_S))
+
+
+@pytest.mark.parametrize("earlier_s", [0, 86_400])
+def test_a_term_that_its_tenant_shortened_ends_there_and_is_told(earlier_s: int) -> None:
+    lease = _renewing()
+    assert lease.end_at is not None
+    end_at = lease.end_at - timedelta(seconds=earlier_s)
+
+    term_changes.shorten(lease_id=lease.pk, end_at=end_at, at=after(100))
+    announcing.announce(at=end_at - timedelta(seconds=300))
+    hear(lease, at=end_at)
+    converging.converge(at=end_at + timedelta(seconds=1))
+
+    now = Lease.objects.get(pk=lease.pk)
+    assert (now.ending_reason, now.end_at, now.renew) == (EndReason.EXPIRED, end_at, False)
+    assert [notice.cause for notice in now.notices.all()] == ["expiry"]
+
+
+def test_an_extended_term_goes_on_renewing() -> None:
+    lease = _renewing()
+    assert lease.end_at is not None
+
+    longer = term_changes.change_end(lease_id=lease.pk, end_at=lease.end_at + timedelta(hours=1), at=after(100))
+
+    assert longer.renew
+
+
+def test_a_whole_machine_is_not_told_to_start_elsewhere_by_an_edit() -> None:
+    make_host()
+    price()
+    key = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJ1l0lEMo0cyDSFEQyS7Tq4mMXrHdYvZ0qVQ0YwJ5m4K"
+    tenant = make_tenant()
+    lease = requesting.request_lease(
+        organization_id=tenant.pk, at=NOON,
+        wanted=requesting.understand(
+            organization=tenant, asked={"request": "A100_80G", "bare": True, "ssh_keys": [key]}, at=NOON
+        ),
+    )  # fmt: skip
+
+    with pytest.raises(InvalidInput):
+        term_changes.edit(lease_id=lease.pk, changes={"on_interrupt": "restart_elsewhere"}, at=after(10))
+
+    changed = term_changes.edit(lease_id=lease.pk, changes={"on_interrupt": "wait_for_host"}, at=after(11))
+    assert changed.on_interrupt == "wait_for_host"
 
 
 def test_an_extension_during_the_notice_of_a_move_holds_the_new_place_as_long(settings: LazySettings) -> None:
