@@ -1,5 +1,6 @@
 """One host that may be let whole over a real sshd, its tenant, and what both do."""
 
+import fcntl
 import pwd
 import subprocess
 from collections.abc import Iterator
@@ -19,19 +20,28 @@ from tests.agents.fake_agent import FakeAgent, make_online_agent
 from tests.agents.sshd import Server
 from tests.factories import make_lease, make_tenant, place, price
 
+LOCK = "/run/gpuyard-test-accounts.lock"
+
 
 @contextmanager
 def a_machine(folder: Path) -> Iterator[Server]:
-    """Run an sshd that lets the platform in; afterwards nothing of any tenant is left."""
-    Path("/run/sshd").mkdir(exist_ok=True)
-    server = Server(folder)
-    server.let_in(machine_access.management_line())
-    server.start()
-    yield server
-    server.stop()
-    for name in (entry.pw_name for entry in pwd.getpwall() if entry.pw_name.startswith("gy-")):
-        subprocess.run(["pkill", "-KILL", "-u", name], check=False)
-        subprocess.run(["userdel", "--force", "--remove", name], check=False, stderr=subprocess.DEVNULL)
+    """Run an sshd that lets the platform in; afterwards nothing of any tenant is left.
+
+    One at a time on this machine: accounts are the machine's, and each looks for any that were left.
+    """
+    with open(LOCK, "a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # the kernel lets go of it when this process ends, however it ends
+        Path("/run/sshd").mkdir(exist_ok=True)
+        server = Server(folder)
+        server.let_in(machine_access.management_line())
+        server.start()
+        try:
+            yield server
+        finally:
+            server.stop()
+            for name in (entry.pw_name for entry in pwd.getpwall() if entry.pw_name.startswith("gy-")):
+                subprocess.run(["pkill", "-KILL", "-u", name], check=False)
+                subprocess.run(["userdel", "--force", "--remove", name], check=False, stderr=subprocess.DEVNULL)
 
 
 class World:

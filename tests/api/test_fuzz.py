@@ -93,7 +93,7 @@ def described() -> Iterator[Any]:
     loaded.app = get_wsgi_application()
     # What is wrong and too large too is refused for its size, before anybody reads it.
     refusals = loaded.config.checks.negative_data_rejection
-    refusals.expected_statuses = [*refusals.expected_statuses, "413"]
+    refusals.expected_statuses = [*refusals.expected_statuses, "413", "414"]
     yield loaded
     for signal in ends:
         signal.connect(close_old_connections)
