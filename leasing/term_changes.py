@@ -46,9 +46,10 @@ def _set_end(lease: Lease, end_at: datetime, *, reason: str, at: datetime) -> Le
 
 
 def _set_end_in_calendar(lease: Lease, end_at: datetime) -> None:
-    """Hold what it has to its end; what it is to leave before, until then, and the place it moves to afterwards."""
-    leaves_at = lease.leaves_at
-    ends = {lease.epoch: min(end_at, leaves_at or end_at), calendar.HELD_EPOCH: max(end_at, leaves_at or end_at)}
+    """Hold what it has to its end; of one that moves, what it leaves until then, and its new place afterwards."""
+    leaves_at, ends = lease.leaves_at, {lease.epoch: end_at}
+    if leaves_at is not None and any(row.epoch == calendar.HELD_EPOCH for row in calendar.live(lease_id=lease.pk)):
+        ends = {lease.epoch: min(end_at, leaves_at), calendar.HELD_EPOCH: max(end_at, leaves_at)}
     for epoch, until in ends.items():
         calendar.set_end(lease=lease, epoch=epoch, end_at=until, stop_grace_s=settings.WORKLOAD_STOP_GRACE_S)
 
