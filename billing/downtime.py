@@ -5,7 +5,7 @@ from datetime import datetime
 from django.db import transaction
 
 from apikit.errors import DomainError
-from billing import charging, exhaustion, ledger, segments, shards
+from billing import charging, endings, exhaustion, ledger, segments, shards
 from billing.models import Meter, Void
 from billing.models.meters import Use
 
@@ -32,6 +32,51 @@ def void(*, reference: str, member: int, start: datetime, end: datetime, reason:
         refunded += _void(reading, start_s=start_s, end_s=end_s, reason=reason, at=at)
     exhaustion.refresh(accounts={meter.payer_id for meter in meters}, at=at)
     return refunded
+
+
+@transaction.atomic
+def void_all(*, reference: str, reason: str, at: datetime) -> int:
+    """Take back all that is still charged for a finished reference, of every use, and its minimum; return how much.
+
+    What was taken back before stays so; again it returns 0.
+    """
+    meters = Meter.objects.filter(reference=reference, settled_at__isnull=False)
+    ledger.lock(meters.values_list("payer", flat=True))
+    readings = segments.read(meters.select_related("payer", "payee"))
+    for reading in readings.values():
+        for start_s, end_s in _not_taken_back(reading):
+            fresh = Void(meter=reading.meter, start_s=start_s, end_s=end_s, reason=reason, at=at)
+            fresh.save(force_insert=True)
+            reading.voids.append(fresh)
+        _apply(reading, [void for void in reading.voids if not void.applied])
+    endings.apply(readings.values())  # of what was not usable for a second, no minimum is left
+    refunded = sum(_post_anew(reading, at=at) for reading in readings.values())
+    exhaustion.refresh(accounts={reading.meter.payer_id for reading in readings.values()}, at=at)
+    return refunded
+
+
+def _not_taken_back(reading: segments.Reading) -> list[tuple[int, int]]:
+    """Return the ranges [start_s, end_s) of a meter's segments that no void covers."""
+    left = []
+    for segment in reading.segments:
+        start_s, end_s = segment.start_s, segment.start_s if segment.end_s is None else segment.end_s
+        for void in sorted(reading.voids, key=lambda void: void.start_s):
+            if void.start_s < end_s and start_s < void.end_s:
+                left.append((start_s, void.start_s))
+                start_s = void.end_s
+        left.append((start_s, end_s))
+    return [(start_s, end_s) for start_s, end_s in left if start_s < end_s]
+
+
+def _post_anew(reading: segments.Reading, *, at: datetime) -> int:
+    """Post what a settled meter charges less than before; return how much."""
+    posted, total = reading.meter.posted_micros, reading.charge(segments.FOREVER_S)
+    if total == posted:
+        return 0
+    usage = [charging.Usage(reading.segments[0].start_s, reading.end_s(), total - posted)]
+    charging.post(reading.meter, posted_micros=posted, usage=usage, cause="downtime", at=at)
+    Meter.objects.filter(pk=reading.meter.pk).update(posted_micros=total)
+    return posted - total
 
 
 def _void(reading: segments.Reading, *, start_s: int, end_s: int, reason: str, at: datetime) -> int:

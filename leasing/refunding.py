@@ -13,21 +13,16 @@ from leasing.states import State
 
 @transaction.atomic
 def refund(*, lease_id: UUID, reason: str, by: str, at: datetime) -> int:
-    """Take back every second that an ended lease was charged for; return the micro-units. Doing it again returns 0.
+    """Take back all that an ended lease is charged for: use, commitment, holding. Return the micro-units; again 0.
 
-    Raises WrongState for a lease that has not ended or was never active, AlreadyRefunded if a part was taken back.
+    Raises WrongState for a lease that has not ended or was never active.
     """
     lease = locked(lease_id)
     if lease.state != State.ENDED or lease.ended_at is None:
         raise WrongState("Only what has ended is refunded; end it first.", lease=lease)
     if lease.first_active_at is None:
         raise WrongState("It has never been active, so nothing was metered.", lease=lease)
-    ranks = lease.members.values_list("rank", flat=True).distinct().order_by("rank")
-    start, end = lease.first_active_at, lease.ended_at
-    back = sum(
-        downtime.void(reference=lease.public_id, member=rank, start=start, end=end, reason=reason, at=at)
-        for rank in ranks
-    )
+    back = downtime.void_all(reference=lease.public_id, reason=reason, at=at)
     if back:
         log.record(
             actor=by,
