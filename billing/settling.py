@@ -32,7 +32,7 @@ def settle_due(*, providers: Mapping[str, OpensPayments], at: datetime) -> int:
 
 
 @contextmanager
-def _alone(kind: str, pk: int) -> Iterator[None]:
+def _alone(kind: str, pk: object) -> Iterator[None]:
     """Let one that fails fail alone: it is told to the log, and tried again by a later tick."""
     try:
         yield

@@ -216,7 +216,7 @@ def lan(tmp_path: Path) -> Iterator[Lan]:
 
 @pytest.mark.engine
 @pytest.mark.root
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(900)  # it waits while other tests have the namespaces
 def test_a_container_reaches_the_internet_and_not_the_owner_s_network(
     plane: FakeControlPlane, lan: Lan, helper: Helper, tmp_path: Path
 ) -> None:
