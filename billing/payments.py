@@ -201,20 +201,18 @@ def attempt_refund(*, refund_id: int, provider: Provider, at: datetime) -> Refun
     """Ask the provider to send money back. An unknown outcome is only ever looked up, never sent again."""
     refund = Refund.objects.select_related("payment__wallet").get(pk=refund_id)
     payment = refund.payment
+    answer: Answer | None = None
     try:
         if refund.state == IntentState.UNKNOWN:
             answer = provider.find(key=refund.key)
-        elif refund.state == IntentState.CREATED:
-            # Unknown before the call: if we die in it, nobody sends it again before the record is read.
-            Refund.objects.filter(pk=refund_id).update(state=IntentState.UNKNOWN)
+        elif Refund.objects.filter(pk=refund_id, state=IntentState.CREATED).update(state=IntentState.UNKNOWN):
+            # Unknown before the call: whoever dies in it, or comes at the same time, sends nothing a second time.
             answer = provider.refund(
                 key=refund.key,
                 charge_ref=payment.provider_ref,
                 amount_minor=refund.amount_minor,
                 currency=payment.wallet.currency,
             )
-        else:
-            return refund
     except ProviderSilent:
         answer = None
     if answer is not None:

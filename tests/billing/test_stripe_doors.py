@@ -6,9 +6,11 @@ from typing import Any
 
 import pytest
 from books import NOON, after, make_owner, make_price, run
+from django.db import connection
 from django.test import Client, override_settings
 from django.urls import reverse
 from fake_stripe import FakeStripe, running
+from provider import PaperProvider
 
 from accounts.models import User
 from audit.models import Entry
@@ -171,6 +173,30 @@ def test_a_refund_goes_back_through_the_provider_by_the_loop(caller: Caller, fak
 
     assert states == ["unknown", "settled", "settled"]
     assert [made["amount"] for made in fake.made("refund")] == [400]
+    assert _money(caller) == 6_000_000
+
+
+def test_two_who_come_to_a_refund_at_once_send_it_once(caller: Caller, fake: FakeStripe) -> None:
+    caller.post("/api/v1/wallet/top-ups", TEN, Idempotency_Key="idem-key-0")
+    payment = Payment.objects.get()
+    fake.pay(payment.provider_ref)
+    at = payment.created_at + timedelta(minutes=3)
+    _settle(at)
+    refund = payments.begin_refund(payment_id=payment.pk, amount_minor=400, at=at)
+    inner: list[bool] = []
+    provider = PaperProvider(key_memory_h=0)  # it has forgotten the key, and would send again
+
+    def the_other_is_faster(execute: Any, sql: str, params: Any, many: bool, context: Any) -> Any:
+        if sql.startswith('UPDATE "billing_refund"') and not inner:
+            inner.append(True)  # this one has read it as created, and has not said so yet
+            payments.attempt_refund(refund_id=refund.pk, provider=provider, at=at)
+        return execute(sql, params, many, context)
+
+    with connection.execute_wrapper(the_other_is_faster):
+        payments.attempt_refund(refund_id=refund.pk, provider=provider, at=at)
+
+    assert (inner, provider.count()) == ([True], 1)
+    assert Refund.objects.get().state == "settled"
     assert _money(caller) == 6_000_000
 
 
