@@ -26,8 +26,9 @@ from memory where a host is still the same object.
 `checker` and `recount` judge the decisions of the two; they share no code with them.
 """
 
+from typing import TYPE_CHECKING, Any
+
 from scheduler.placement.decide import decide, explained
-from scheduler.placement.engine import Engine, Placed, Request
 from scheduler.placement.reasons import Reason, Refusal, Relaxation
 from scheduler.placement.repeating import Repeated, can_repeat
 from scheduler.placement.snapshot import (
@@ -44,6 +45,9 @@ from scheduler.placement.snapshot import (
     units_mask,
 )
 from scheduler.placement.warm import Decider
+
+if TYPE_CHECKING:
+    from scheduler.placement.engine import Engine, Placed, Request
 
 __all__ = [
     "ALL_UNITS",
@@ -69,3 +73,12 @@ __all__ = [
     "explained",
     "units_mask",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Load the engine when it is asked for: no process of the product uses it, and its compiler is large."""
+    if name not in {"Engine", "Placed", "Request"}:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from scheduler.placement import engine
+
+    return getattr(engine, name)
