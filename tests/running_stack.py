@@ -18,6 +18,7 @@ import psycopg
 from audit import ids
 from embedded import processes, stack
 from embedded.postgres import Postgres
+from tests import migrated_cluster
 
 ROOT = Path(__file__).parents[1]
 UP_WITHIN_S = 280.0  # seconds on a quiet machine; CI's machines are shared
@@ -84,6 +85,7 @@ def running_stack(
         pool.write_text(json.dumps({"hosts": list(hosts)}))
         path = Path(folder) / "state"
         try:
+            migrated_cluster.give_to(path)
             access = stack.up(path, pool=pool, environment=NO_RATE_LIMITS | dict(settings), within_s=UP_WITHIN_S)
             yield RunningStack(path, access)
         finally:
