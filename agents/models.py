@@ -5,6 +5,7 @@ from django.db.models import Q
 
 from agents.execution_records import Execution
 from agents.machine_records import Handover, MachineAccess, Maintenance
+from agents.measurement_records import MeasuredMinute
 from agents.records import (
     Alarm,
     CapacityChange,
@@ -34,6 +35,7 @@ __all__ = [
     "LogChunk",
     "MachineAccess",
     "Maintenance",
+    "MeasuredMinute",
     "Receipt",
     "ScoreEntry",
     "SelfTest",

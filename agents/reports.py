@@ -12,7 +12,7 @@ from typing import Any
 
 from django.conf import settings
 
-from agents import cleaning, health, host_events, quiet, silence
+from agents import cleaning, health, host_events, measurements, quiet, silence
 from agents.models import Device, Host, Workload
 from agents.protocol import (
     FAILURES,
@@ -35,11 +35,13 @@ _DEAD = frozenset({health.LOST, health.REMEDY, health.FAILED})  # which end the 
 
 @dataclass
 class Outcome:
-    """Faults of single items, for the host's diary; which workloads were named; which cannot be stopped any more."""
+    """Faults of single items, for the host's diary; which workloads were named; which cannot be stopped any more;
+    what devices in use measured that was not taken in before."""
 
     faults: list[str] = field(default_factory=list)
     stuck: list[Workload] = field(default_factory=list)
     named: set[Key] = field(default_factory=set)
+    measured: dict[str, dict[str, Any]] = field(default_factory=dict)
 
 
 def apply_workloads(
@@ -180,7 +182,9 @@ def apply_devices(
         if device is None and inventory_is_known:
             outcome.faults.append(f"device {report.uuid[:64]} is not in the inventory")
         elif device is not None and device.present:
-            _judge(device, report, leased=device.uuid in leased, rebooted=rebooted, proven_at=proven_at, at=at)
+            in_use = device.uuid in leased
+            if _judge(device, report, leased=in_use, rebooted=rebooted, proven_at=proven_at, at=at) and in_use:
+                outcome.measured[device.uuid] = device.readings
             seen.add(device.uuid)
     complete = seen == {device.uuid for device in devices.values() if device.present}
     quiet.allow(host, devices.values(), may=complete and not leased, at=at)
@@ -189,7 +193,8 @@ def apply_devices(
 
 def _judge(
     device: Device, report: DeviceReport, *, leased: bool, rebooted: bool, proven_at: datetime, at: datetime
-) -> None:  # fmt: skip
+) -> bool:
+    """Write what follows from the report; return whether its readings are a sample of now, and a new one."""
     report = _cleaned(report)
     verdict = health.judge(
         health=device.health,
@@ -203,7 +208,8 @@ def _judge(
     changed: dict[str, Any] = {}
     if verdict.evidence != device.evidence:
         changed["evidence"] = verdict.evidence
-    if report.readings and report.readings != device.readings:
+    is_new = _is_new(device, report, leased=leased, at=at)
+    if is_new or (report.readings and report.readings != device.readings):
         changed |= {"readings": report.readings, "readings_at": at}
     if verdict.health != device.health:
         since = proven_at if verdict.health in _DEAD else at
@@ -220,6 +226,16 @@ def _judge(
         Device.objects.filter(pk=device.pk).update(**changed)
         for name, value in changed.items():
             setattr(device, name, value)
+    return is_new
+
+
+def _is_new(device: Device, report: DeviceReport, *, leased: bool, at: datetime) -> bool:
+    """Return whether a device in use was read anew: each sync sends the last readings again, with their age."""
+    if not (leased and report.readings) or report.age_s > measurements.STALE_S:
+        return False
+    every = timedelta(seconds=measurements.SAMPLED_EVERY_S)
+    read_at = at - timedelta(seconds=report.age_s)
+    return report.readings != device.readings or device.readings_at is None or read_at >= device.readings_at + every
 
 
 def _cleaned(report: DeviceReport) -> DeviceReport:

@@ -25,6 +25,7 @@ from agents import (
     inventory,
     logs,
     machines,
+    measurements,
     receipts,
     reports,
     silence,
@@ -191,6 +192,8 @@ def _apply(caller: Caller, request: SyncRequest, *, peer: str, rebooted: bool, a
     )  # fmt: skip
     if whole:
         machines.see(host, whole, reports=request.devices, at=at)
+    if outcome.measured:
+        measurements.record(there, outcome.measured, at=at)
     log_acks, log_faults = logs.accept(request.logs, known=_all_of(host, request, known), at=at)
     faults += told.faults + outcome.faults + log_faults
     acks: dict[str, Any] = {"logs": log_acks}

@@ -2,7 +2,7 @@
 
 from celery import shared_task
 
-from agents import capacity, logs, machine_looks, machines, maintenance, score, silence, verification
+from agents import capacity, logs, machine_looks, machines, maintenance, measurements, score, silence, verification
 from apikit import clock
 
 
@@ -19,6 +19,7 @@ def forget_old(**_: object) -> None:
     at = clock.now()
     capacity.forget(at=at)
     logs.forget(at=at)
+    measurements.forget(at=at)
 
 
 @shared_task(name="agents.update_scores")  # type: ignore[untyped-decorator]

@@ -2,13 +2,14 @@
 
 from django.urls import path
 
-from scheduler import acts_api, api, exec_api, host_money_api, offers_api
+from scheduler import acts_api, api, exec_api, host_money_api, metrics_api, offers_api
 
 urlpatterns = [
     path("leases", api.LeaseCollection.as_view(), name="lease-collection"),
     path("leases/<str:id>", api.LeaseItem.as_view(), name="lease-item"),
     path("leases/<str:id>/events", api.LeaseEvents.as_view(), name="lease-events"),
     path("leases/<str:id>/logs", api.LeaseLogs.as_view(), name="lease-logs"),
+    path("leases/<str:id>/metrics", metrics_api.LeaseMetrics.as_view(), name="lease-metrics"),
     path("leases/<str:id>/exec", exec_api.LeaseExecs.as_view(), name="lease-execs"),
     path("leases/<str:id>/exec/<str:exec_id>", exec_api.LeaseExec.as_view(), name="lease-exec"),
     path("leases/<str:id>/members", api.LeaseMembers.as_view(), name="lease-members"),

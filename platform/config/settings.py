@@ -270,3 +270,4 @@ CONTROL_SIGNING_KEY = env.hex_key(
 BARE_METAL_REBOOT = env.text("BARE_METAL_REBOOT", "systemctl reboot")
 ENROLMENT_TOKEN_VALID_S = env.seconds("ENROLMENT_TOKEN_VALID_S", 900)
 LOG_KEPT_S = env.seconds("LOG_KEPT_S", 7 * 86400)
+METRICS_KEPT_S = env.seconds("METRICS_KEPT_S", 7 * 86400)  # what GPUs of leases measured

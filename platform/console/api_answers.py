@@ -16,6 +16,7 @@ _TYPES: dict[str, Json] = {
     "bool": {"type": "boolean"},
     "at": {"type": "string", "format": "date-time"},
     "texts": {"type": "array", "items": {"type": "string"}},
+    "ints": {"type": "array", "items": {"type": ["integer", "null"]}},
     "list": {"type": "array"},
     "map": {"type": "object"},
     "any": {},
@@ -45,6 +46,14 @@ _OBJECTS = {
         "id:text member:int command:texts state:text exit_code:int? output:text truncated:bool failure:text asked_at:at"
         " simulated:bool"
     ),
+    "Metrics": (
+        "id:text from:at to:at step_s:int sampled_every_s:int kept_s:int at:texts series:MeasuredGpu[] simulated:bool"
+    ),
+    "MeasuredGpu": (
+        "member:int epoch:int host:text gpu:text gpu_model:text? memory_total_mib:int? simulated:bool"
+        " utilization_percent:Figures memory_used_mib:Figures power_mw:Figures temperature_c:Figures"
+    ),
+    "Figures": "mean:ints max:ints",
     "Charges": "id:text lines:list billable_seconds:int charged:money simulated:bool",
     "Receipt": "",
     "Plan": "plan:PlanOfLease",
@@ -140,7 +149,7 @@ _OBJECTS = {
 # The kind of a name's first words; the longest that fits stands.
 _SHOWN = {
     "lease": "Lease", "lease_events": "LeaseEvent", "lease_logs": "LogPiece", "lease_members": "Member",
-    "lease_exec": "Execution",
+    "lease_exec": "Execution", "lease_metrics": "Metrics",
     "lease_charges": "Charges", "lease_receipt": "Receipt", "offer": "Offer", "quote": "Quote", "image": "Image",
     "secret": "Secret", "gpu_model": "GpuModel", "region": "Region", "market": "MarketPrice", "host": "Host",
     "host_devices": "Device", "host_events": "HostEvent", "host_score": "Score", "host_self_test": "SelfTest",

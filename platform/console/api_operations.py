@@ -89,6 +89,7 @@ OPERATIONS: tuple[Operation, ...] = (
     _act("lease_restart", f"{_LEASE}/actions/restart", lease_requests.EndRequest),
     Operation("lease_events", "get", f"{_LEASE}/events", "list", streams=True),
     Operation("lease_logs", "get", f"{_LEASE}/logs", "list", streams=True),
+    _get("lease_metrics", f"{_LEASE}/metrics"),
     _create("lease_exec_create", f"{_LEASE}/exec", exec_api.ExecBody),
     _get("lease_exec_get", f"{_LEASE}/exec/{{exec_id}}"),
     _list("lease_members", f"{_LEASE}/members"),

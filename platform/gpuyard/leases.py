@@ -12,7 +12,7 @@ from gpuyard.calls import Call, ask, exchange, patiently
 from gpuyard.errors import LeaseEnded, WaitTimedOut
 from gpuyard.json_object import Object
 from gpuyard.methods import Resource, flow, listing, operation, stream
-from gpuyard.objects import Charges, EventPage, Execution, Lease, LeaseEvent, LogPage, LogPiece, Member, Plan
+from gpuyard.objects import Charges, EventPage, Execution, Lease, LeaseEvent, LogPage, LogPiece, Member, Metrics, Plan
 from gpuyard.transport import Emit, Flow, Sleep, Stream
 
 _POLL_S = 30  # the longest that a poll asks to be held
@@ -207,8 +207,21 @@ class Leases[M](Resource[M]):
         return found
 
     @operation("lease_metrics", "GET", "/leases/{id}/metrics")
-    def metrics(self, lease_id: str, /) -> Call[Object]:
-        return Call(Object, (lease_id,))
+    def metrics(
+        self,
+        lease_id: str,
+        /,
+        *,
+        member: int | None = None,
+        since: str | None = None,
+        until: str | None = None,
+        step_s: int | None = None,
+    ) -> Call[Metrics]:
+        """Return what each GPU measured, in steps: the last hour if not said otherwise.
+
+        step_s: 60, 300, 900, 3600, 21600 or 86400; chosen by the length of the range if not given.
+        """
+        return Call(Metrics, (lease_id,), {"member": member, "since": since, "until": until, "step_s": step_s})
 
     @operation("lease_logs", "GET", "/leases/{id}/logs")
     def log_page(

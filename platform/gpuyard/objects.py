@@ -167,6 +167,37 @@ class Charges(Object):
     charged: Money
 
 
+class Figures(Object):
+    """Of one GPU, a value for each step; None where nothing was measured."""
+
+    mean: list[int | None]
+    max: list[int | None]
+
+
+class MeasuredGpu(Object):
+    """What one GPU of a lease measured; the units stand in the names."""
+
+    member: int
+    epoch: int
+    gpu: str
+    gpu_model: str | None
+    memory_total_mib: int | None
+    simulated: bool
+    utilization_percent: Figures
+    memory_used_mib: Figures
+    power_mw: Figures
+    temperature_c: Figures
+
+
+class Metrics(Object):
+    """at: when each step begins; the figures of `series` are in the same order."""
+
+    step_s: int
+    at: list[datetime]
+    series: list[MeasuredGpu]
+    simulated: bool
+
+
 class Offer(Object):
     model: str | None
     region: str | None

@@ -71,6 +71,7 @@ EXPECTED = {
     "leases/<str:id>": "get:leases:read patch:leases:write delete:leases:write",
     "leases/<str:id>/events": "get:leases:read",
     "leases/<str:id>/logs": "get:leases:read",
+    "leases/<str:id>/metrics": "get:leases:read",
     "leases/<str:id>/exec": "post:leases:write",
     "leases/<str:id>/exec/<str:exec_id>": "get:leases:write",
     "leases/<str:id>/members": "get:leases:read",

@@ -17,6 +17,7 @@ from gpuyard.cli import (
     lease_acts,
     lease_verbs,
     market_verbs,
+    metric_verbs,
     money_verbs,
     own_verbs,
     people_verbs,
@@ -101,7 +102,7 @@ def cli() -> None:
 
 cli.params += common_options()
 for verb in (
-    *(setup_verbs.login, setup_verbs.config_, market_verbs.offers, market_verbs.quote, lease_verbs.lease),
+    *(setup_verbs.login, setup_verbs.config_, market_verbs.offers, market_verbs.quote, metric_verbs.lease),
     *(lease_verbs.run, lease_acts.plan, lease_verbs.ps, lease_verbs.logs, lease_verbs.stop),
     *(exec_verb.exec_, reaching_verbs.ssh, reaching_verbs.port_forward),
     *(market_verbs.images, own_verbs.image, own_verbs.secret, market_verbs.models, market_verbs.regions),

@@ -212,6 +212,9 @@ class Write(Verb):
         ]
 
 
+_ALIKE = (("get", "show"), ("list", "ls"), ("delete", "remove", "rm"), ("create", "add", "new"))
+
+
 class Family(click.Group):
     """A group of verbs. `default`: the verb that is meant when none is named."""
 
@@ -222,10 +225,15 @@ class Family(click.Group):
         self.default = default
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        named = bool(args) and (args[0] in self.commands or args[0] in ctx.help_option_names)
+        named = bool(args) and (self.get_command(ctx, args[0]) is not None or args[0] in ctx.help_option_names)
         if self.default is not None and not named:
             args = [self.default, *args]
         return super().parse_args(ctx, args)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Return the verb of this name, or the one that has another of the names that people type for the same."""
+        alike = next((words for words in _ALIKE if cmd_name in words), ())
+        return next((self.commands[word] for word in (cmd_name, *alike) if word in self.commands), None)
 
 
 def listing_options(function: Callable[..., None]) -> Callable[..., None]:
