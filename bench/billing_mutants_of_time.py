@@ -189,6 +189,13 @@ MUTANTS = (
     ),
     Mutant("minimum whoever ends it", "billing/endings.py", "meter.ended_by == TENANT and", "True and", (METERING,)),
     Mutant(
+        "what is taken back after the end leaves minimum and waiver as they were",
+        "billing/downtime.py",
+        "        endings.apply(readings.values())\n        refunded +=",
+        "        refunded +=",
+        (METERING,),
+    ),
+    Mutant(
         "never waived",
         "billing/endings.py",
         "meter.waived = meter.ended_by in SUPPLIER and",
@@ -206,8 +213,8 @@ MUTANTS = (
     Mutant(
         "downtime counted at once",
         "billing/downtime.py",
-        "if reading.meter.settled_at or end_s <= shards.closed_to_s(reading.meter.shard):",
-        "if True:",
+        "elif fresh is not None and end_s <= shards.closed_to_s(reading.meter.shard):",
+        "elif fresh is not None:",
         (METERING,),
     ),
     Mutant(

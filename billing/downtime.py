@@ -19,18 +19,30 @@ class AlreadyRefunded(DomainError):
 def void(*, reference: str, member: int, start: datetime, end: datetime, reason: str, at: datetime) -> int:
     """Take [start, end) of a member back; return the micro-units refunded now (the rest is never charged).
 
+    What has ended is charged as if it had been taken back before its end: what is short of a minimum stays charged.
     The same range again changes nothing and returns 0; a range that overlaps another raises AlreadyRefunded, and one
     that is empty, reversed or not over yet ValueError.
     """
     start_s, end_s = int(start.timestamp()), int(end.timestamp())
     if not start_s < end_s <= int(at.timestamp()):
         raise ValueError("only seconds that are over can be taken back")
-    meters = Meter.objects.filter(reference=reference, member=member, use=Use.ACTIVE)
+    meters = Meter.objects.filter(reference=reference, use=Use.ACTIVE)
     ledger.lock(meters.values_list("payer", flat=True))
-    refunded = 0
-    for reading in segments.read(meters.select_related("payer", "payee")).values():
-        refunded += _void(reading, start_s=start_s, end_s=end_s, reason=reason, at=at)
-    exhaustion.refresh(accounts={meter.payer_id for meter in meters}, at=at)
+    readings = segments.read(meters.select_related("payer", "payee"))
+    refunded, spans = 0, {}
+    for pk, reading in readings.items():
+        fresh = None
+        if reading.meter.member == member:
+            fresh = _fresh(reading, start_s=start_s, end_s=end_s, reason=reason, at=at)
+        if fresh is not None and reading.meter.settled_at:
+            spans[pk] = (start_s, end_s)
+            _apply(reading, [fresh])
+        elif fresh is not None and end_s <= shards.closed_to_s(reading.meter.shard):
+            refunded += post(reading, fresh, at=at)
+    if spans:  # fewer usable seconds may mean more of a minimum, or a waiver: of every member
+        endings.apply(readings.values())
+        refunded += sum(_post_anew(r, at=at, span=spans.get(pk)) for pk, r in readings.items() if r.meter.settled_at)
+    exhaustion.refresh(accounts={reading.meter.payer_id for reading in readings.values()}, at=at)
     return refunded
 
 
@@ -68,42 +80,40 @@ def _not_taken_back(reading: segments.Reading) -> list[tuple[int, int]]:
     return [(start_s, end_s) for start_s, end_s in left if start_s < end_s]
 
 
-def _post_anew(reading: segments.Reading, *, at: datetime) -> int:
-    """Post what a settled meter charges less than before; return how much."""
+def _post_anew(reading: segments.Reading, *, at: datetime, span: tuple[int, int] | None = None) -> int:
+    """Post what a settled meter charges less than before; return how much. span: the seconds that it is about."""
     posted, total = reading.meter.posted_micros, reading.charge(segments.FOREVER_S)
     if total == posted:
         return 0
-    usage = [charging.Usage(reading.segments[0].start_s, reading.end_s(), total - posted)]
+    start_s, end_s = span or (reading.segments[0].start_s, reading.end_s())
+    usage = [charging.Usage(start_s, end_s, total - posted)]
     charging.post(reading.meter, posted_micros=posted, usage=usage, cause="downtime", at=at)
     Meter.objects.filter(pk=reading.meter.pk).update(posted_micros=total)
     return posted - total
 
 
-def _void(reading: segments.Reading, *, start_s: int, end_s: int, reason: str, at: datetime) -> int:
+def _fresh(reading: segments.Reading, *, start_s: int, end_s: int, reason: str, at: datetime) -> Void | None:
+    """Write the void of a meter; None where it has none of these seconds, or they were taken back before."""
     if not any(segments.overlap_s(s, start_s, end_s) for s in reading.segments):
-        return 0
+        return None
     there = [v for v in reading.voids if v.start_s < end_s and start_s < v.end_s]
     if any((v.start_s, v.end_s) != (start_s, end_s) for v in there):
         raise AlreadyRefunded(f"Some of these seconds of {reading.meter.reference} have been taken back before.")
     if there:
-        return 0
+        return None
     void = Void.objects.create(meter=reading.meter, start_s=start_s, end_s=end_s, reason=reason, at=at)
     reading.voids.append(void)
-    if reading.meter.settled_at or end_s <= shards.closed_to_s(reading.meter.shard):
-        return post(reading, void, at=at)
-    return 0
+    return void
 
 
 def post(reading: segments.Reading, void: Void, *, at: datetime) -> int:
-    """Count a void and post the difference of the two charges; return what was refunded. The wallet is locked."""
+    """Count a void of a meter that runs on and post the difference; return what was refunded. The wallet is locked."""
     closed_to_s = shards.closed_to_s(reading.meter.shard)
     posted = reading.posted(closed_to_s)
     _apply(reading, [void])
     delta = reading.posted_anew(closed_to_s) - posted
     usage = [charging.Usage(void.start_s, void.end_s, delta)]
     charging.post(reading.meter, posted_micros=posted, usage=usage, cause="downtime", at=at)
-    if reading.meter.settled_at:
-        Meter.objects.filter(pk=reading.meter.pk).update(posted_micros=posted + delta)
     return -delta
 
 

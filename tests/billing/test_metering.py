@@ -205,3 +205,31 @@ def test_usage_beyond_64_bits_is_refused_before_it_is_written(seconds: int, fits
         metering.finish(reference=lease, at=after(seconds, LONG_AGO), ended_by="tenant")
 
     assert (Segment.objects.get().end_s is not None) == fits
+
+
+@pytest.mark.parametrize("ended_by", ["tenant", "host_lost"])
+@pytest.mark.parametrize("members", [(0,), (0, 1)])
+def test_what_is_taken_back_after_the_end_gives_the_books_that_it_gives_before(
+    ended_by: str, members: tuple[int, ...]
+) -> None:
+    price = make_price(3_600_000, minimum_s=300, free_if_interrupted_s=90)
+    charged = []
+    for void_first in (True, False):
+        payer = make_owner(10_000_000)
+        lease = run(payer=payer, price=price)
+        run(payer=payer, price=price, reference=lease, member=1, seq=1)
+        metering.stop(reference=lease, seq=2, at=after(100), cause="stop")
+        back = [
+            {"reference": lease, "member": m, "start": after(20), "end": after(40), "reason": "gpu", "at": after(200)}
+            for m in members
+        ]
+        refunded = sum(downtime.void(**down) for down in back if void_first)
+        ended = metering.finish(reference=lease, at=after(100), ended_by=ended_by)
+        refunded += sum(downtime.void(**down) for down in back)
+        assert sum(downtime.void(**down) for down in back) == 0
+        charged.append(ended - refunded)
+
+        metering.stop(reference=lease, seq=0, at=after(100), cause="late")  # a late fact that changes nothing
+        left = wallets.balance(owner=payer, currency="USD", at=after(300)).balance_micros
+        assert left == 10_000_000 - (ended - refunded)
+    assert charged[0] == charged[1]
