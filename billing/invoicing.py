@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from uuid import UUID
 
 from django.db import transaction
@@ -13,6 +13,8 @@ from apikit.errors import DomainError
 from billing import currencies, pricing, statements
 from billing.models import CreditNote, Invoice, InvoiceCounter, InvoiceLine
 from billing.models.documents import InvoiceState
+
+ZONES_DIFFER = timedelta(days=2)  # by more than a day, from UTC-12 to UTC+14, but never by so much
 
 
 class InvoiceIssued(DomainError):
@@ -49,12 +51,12 @@ def draft(
 ) -> Invoice:
     """Make the draft of a period, taking over what earlier periods left below the minor unit.
 
-    Due + carry out = lines + tax + carry in. Raises InvoiceIssued if the period has one that is not void.
+    Due + carry out = lines + tax + carry in. Raises InvoiceIssued if the period meets one that is not void.
     """
     period = DateTimeTZRange(start, end)
     known = Invoice.objects.filter(owner=owner, currency=currency)
-    if known.filter(period=period).exclude(state=InvoiceState.VOID).exists():
-        raise InvoiceIssued("This period has an invoice.")
+    if known.filter(period__overlap=period).exclude(state=InvoiceState.VOID).exists():
+        raise InvoiceIssued("This period has an invoice, or a part of it.")
     fine = currencies.get(currency).micros_per_minor
     before = known.filter(state=InvoiceState.FINAL, period__fully_lt=period).order_by("-period").first()
     carry_in = before.carry_out_micros if before is not None else 0
@@ -84,8 +86,13 @@ def draft(
 def draft_month(
     *, owner: UUID, currency: str, year: int, month: int, time_zone: str, at: datetime, tax_rate_bp: int = 0
 ) -> Invoice:
-    """Make the draft of a month in the organization's zone from the statement of that month."""
-    start, end = statements.month_bounds(year=year, month=month, time_zone=time_zone)
+    """Make the draft of a month in the organization's zone from the statement of that month.
+
+    It begins where the document before it ends, and ends where the one after it begins, if that is another second of
+    the same turn of the month: the zone may have been another then.
+    """
+    bounds = statements.month_bounds(year=year, month=month, time_zone=time_zone)
+    start, end = _between_neighbours(*bounds, owner=owner, currency=currency)
     if at < end:
         raise ValueError(f"the month is not over before {end}")
     statement = statements.between(owner=owner, currency=currency, start=start, end=end, at=at)
@@ -110,6 +117,16 @@ def draft_month(
         tax_rate_bp=tax_rate_bp,
         time_zone=time_zone,
     )
+
+
+def _between_neighbours(start: datetime, end: datetime, *, owner: UUID, currency: str) -> tuple[datetime, datetime]:
+    """Return a month's bounds moved to where the documents before and after it are cut."""
+    counts = Invoice.objects.filter(owner=owner, currency=currency).exclude(state=InvoiceState.VOID)
+    before = counts.filter(period__endswith__range=(start - ZONES_DIFFER, start + ZONES_DIFFER))
+    after = counts.filter(period__startswith__range=(end - ZONES_DIFFER, end + ZONES_DIFFER))
+    ends = [invoice.period.upper for invoice in before.order_by("-period")[:1]]
+    starts = [invoice.period.lower for invoice in after.order_by("period")[:1]]
+    return (ends or [start])[0], (starts or [end])[0]
 
 
 @transaction.atomic

@@ -1,6 +1,7 @@
 """Invoices: numbered documents over what was charged. They create no entry in the ledger."""
 
-from django.contrib.postgres.fields import DateTimeRangeField
+from django.contrib.postgres.constraints import ExclusionConstraint
+from django.contrib.postgres.fields import DateTimeRangeField, RangeOperators
 from django.db import models
 from django.db.models import Q
 
@@ -46,8 +47,14 @@ class Invoice(models.Model):
     class Meta:
         constraints = [
             models.UniqueConstraint(fields=["series", "number"], name="invoice_number_is_given_once"),
-            models.UniqueConstraint(
-                fields=["owner", "currency", "period"], condition=~Q(state="void"), name="period_is_invoiced_once"
+            ExclusionConstraint(
+                name="no_second_is_invoiced_twice",
+                expressions=[
+                    ("owner", RangeOperators.EQUAL),
+                    ("currency", RangeOperators.EQUAL),
+                    ("period", RangeOperators.OVERLAPS),
+                ],
+                condition=~Q(state="void"),
             ),
             models.CheckConstraint(
                 condition=Q(state="draft", number=None) | (~Q(state="draft") & Q(number__isnull=False)),

@@ -51,7 +51,9 @@ class Meter(models.Model):
     settled_at = models.DateTimeField(null=True, blank=True)
     ended_by = models.CharField(max_length=20, blank=True, default="")
     posted_micros = models.BigIntegerField(default=0)
-    flagged = models.BooleanField(default=False, help_text="A fact ended something before it began.")
+    flagged = models.BooleanField(
+        default=False, help_text="A fact ended something before it began, or beyond what can be reckoned with."
+    )
 
     class Meta:
         constraints = [
