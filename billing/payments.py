@@ -204,7 +204,7 @@ def attempt_refund(*, refund_id: int, provider: Provider, at: datetime) -> Refun
     answer: Answer | None = None
     try:
         if refund.state == IntentState.UNKNOWN:
-            answer = provider.find(key=refund.key)
+            answer = provider.find(key=refund.key, charge_ref=payment.provider_ref)
         elif Refund.objects.filter(pk=refund_id, state=IntentState.CREATED).update(state=IntentState.UNKNOWN):
             # Unknown before the call: whoever dies in it, or comes at the same time, sends nothing a second time.
             answer = provider.refund(

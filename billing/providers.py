@@ -38,8 +38,11 @@ class Provider(Protocol):
 
     def pay_out(self, *, key: str, amount_minor: int, currency: str, to: str) -> Answer: ...
 
-    def find(self, *, key: str) -> Answer | None:
-        """Return what the provider's own record says about a key, or None if it has none (yet)."""
+    def find(self, *, key: str, charge_ref: str = "") -> Answer | None:
+        """Return what the provider's own record says about a key, or None if it has none (yet).
+
+        charge_ref: of a refund, the provider's id of the payment that it is of.
+        """
         ...
 
 

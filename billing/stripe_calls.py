@@ -13,6 +13,7 @@ from billing.models.payments import IntentState
 from billing.providers import Answer, Opened, ProviderSilent
 
 TIMEOUT_S = 20
+PAGE = 100  # the most that one answer lists
 # Amounts of these do not mean at Stripe what ISO 4217 says (ISK is given in hundredths), or there is no such money.
 NOT_TAKEN = frozenset({"ISK", "XTS"})
 # Of a payment that its payer confirms: one whose card was refused may be tried again, so only these are ends.
@@ -80,15 +81,25 @@ class Stripe:
         }  # fmt: skip
         return _transfer(self._post("/v1/transfers", form, key=key))
 
-    def find(self, *, key: str) -> Answer | None:
+    def find(self, *, key: str, charge_ref: str = "") -> Answer | None:
         """Return what the record says about a key; None where it has nothing, or nothing that is final."""
         kind = key.partition(":")[0]
         if kind == "payout":
             return _first(self._get("/v1/transfers", {"transfer_group": key}), key, _transfer)
         if kind == "refund":
-            return _first(self._get("/v1/refunds", {"limit": 100}), key, _refund)
+            return self._find_refund(key, {"payment_intent": charge_ref} if charge_ref else {})
         query = f"metadata['key']:'{key}'"
         return _first(self._get("/v1/payment_intents/search", {"query": query}), key, _payment)
+
+    def _find_refund(self, key: str, of: Mapping[str, str]) -> Answer | None:
+        """Look through the refunds (of one payment), newest first, page by page: refunds cannot be searched."""
+        query: dict[str, Any] = {**of, "limit": PAGE}
+        while True:
+            said = self._get("/v1/refunds", query)
+            rows = said.get("data", [])
+            if any(row.get("metadata", {}).get("key") == key for row in rows) or not (said.get("has_more") and rows):
+                return _first(said, key, _refund)
+            query["starting_after"] = rows[-1]["id"]
 
     def _post(self, path: str, form: Mapping[str, Any], *, key: str) -> Mapping[str, Any]:
         return self._said("POST", path, data=dict(form), headers={"Idempotency-Key": key})

@@ -58,7 +58,16 @@ class _Handler(BaseHTTPRequestHandler):
             found = [row for row in found if row["transfer_group"] == asked["transfer_group"]]
         if "query" in asked:
             found = [row for row in found if f"'{row['metadata']['key']}'" in asked["query"]]
-        self._answer(200, {"object": "list", "data": found, "has_more": False})
+        if "payment_intent" in asked:
+            found = [row for row in found if row["payment_intent"] == asked["payment_intent"]]
+        self._answer_page(found[::-1], asked)
+
+    def _answer_page(self, found: list[dict[str, Any]], asked: dict[str, str]) -> None:
+        """Newest first, `limit` (10) of them, after the one that `starting_after` names."""
+        if "starting_after" in asked:
+            found = found[[row["id"] for row in found].index(asked["starting_after"]) + 1 :]
+        limit = int(asked.get("limit", 10))
+        self._answer(200, {"object": "list", "data": found[:limit], "has_more": len(found) > limit})
 
     def do_POST(self) -> None:
         body = parse_qs(self.rfile.read(int(self.headers["Content-Length"])).decode())
@@ -104,6 +113,8 @@ class _Handler(BaseHTTPRequestHandler):
             made |= {"destination": form["destination"], "transfer_group": form["transfer_group"], "reversed": False}
         else:
             made |= {"status": status or "succeeded"}
+        if kind == "refund":
+            made |= {"payment_intent": form["payment_intent"]}
         self.server.objects.append(made)
         return made
 

@@ -45,7 +45,7 @@ class PaperProvider:
     def pay_out(self, *, key: str, amount_minor: int, currency: str, to: str) -> Answer:
         return self._do(key, amount_minor)
 
-    def find(self, *, key: str) -> Answer | None:
+    def find(self, *, key: str, charge_ref: str = "") -> Answer | None:
         if self.hidden or key not in self.record:
             return None
         done = self.record[key]

@@ -91,6 +91,23 @@ def test_a_refund_with_a_lost_answer_is_looked_up_and_never_sent_again(fake: Fak
     assert _money(owner) == 15_000_000
 
 
+@pytest.mark.parametrize("others", ["of others", "of the same payment"])
+def test_a_refund_is_found_however_many_came_after_it(fake: FakeStripe, others: str) -> None:
+    owner = make_owner()
+    payment = payments.attempt(payment_id=_payment(owner).pk, provider=_stripe(fake), at=NOON)
+    refund = payments.begin_refund(payment_id=payment.pk, amount_minor=1_000, at=NOON)
+    fake.faults = ["drop"]
+    payments.attempt_refund(refund_id=refund.pk, provider=_stripe(fake), at=NOON)
+    of = payment.provider_ref if others == "of the same payment" else "pi_other"
+    for n in range(230):
+        fake.objects.append({"id": f"re_x{n}", "object": "refund", "amount": 1, "status": "succeeded",
+                             "payment_intent": of, "metadata": {"key": f"other:{n}"}})  # fmt: skip
+
+    assert payments.attempt_refund(refund_id=refund.pk, provider=_stripe(fake), at=NOON).state == "settled"
+    asked = [form for method, path, form, _ in fake.calls if (method, path) == ("GET", "/v1/refunds")]
+    assert len(asked) == (1 if others == "of others" else 3)
+
+
 def test_a_payout_goes_to_the_owners_account_once_and_one_without_an_account_is_refused(fake: FakeStripe) -> None:
     owner, stranger = make_owner(), make_owner()
     for payee in (owner, stranger):
