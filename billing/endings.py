@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable
 
-from billing import segments
+from billing import pricing, segments
 from billing.models import Meter
 from billing.models.meters import Use
 
@@ -28,6 +28,7 @@ def apply(readings: Iterable[segments.Reading]) -> None:
         segment = reading.segments[-1]
         version, meter = segment.price_version, reading.meter
         missing_s = version.minimum_s - ran_s if meter.ended_by == TENANT and last[meter.member] is reading else 0
-        meter.minimum_num = segment.rate_micros_per_hour * max(0, missing_s) if ran_s else 0
+        least_num = segment.rate_micros_per_hour * max(0, missing_s) if ran_s else 0
+        meter.minimum_num = min(least_num, pricing.INT64_MAX)  # what a column holds
         meter.waived = meter.ended_by in SUPPLIER and ran_s < version.free_if_interrupted_s
         Meter.objects.filter(pk=meter.pk).update(minimum_num=meter.minimum_num, waived=meter.waived)

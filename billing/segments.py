@@ -1,13 +1,13 @@
 """From the facts about a reference to its segments: written anew from all facts, whatever order they came in."""
 
 import logging
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import groupby, pairwise, zip_longest
 
 from django.db.models import F, Q
 
-from apikit.errors import DomainError
 from billing import charging, pricing, timeline
 from billing.models import Meter, MeterFact, PriceVersion, Segment, Void
 from billing.models.meters import Lane, Use
@@ -15,11 +15,6 @@ from billing.models.meters import Lane, Use
 log = logging.getLogger(__name__)
 AS_ITS_METER = ("payer_id", "payee_id", "commission_bp", "tax_on_commission_bp", "shard")
 FOREVER_S = 2**40  # after every end; a numerator "for good" is one at this second
-
-
-class UsageTooLarge(DomainError):
-    slug = "usage-too-large"
-    title = "The exact usage passes what is stored"
 
 
 def lane_of(use: str) -> Lane:
@@ -113,8 +108,12 @@ def read(meters: Iterable[Meter]) -> dict[int, Reading]:
 def rewrite(*, reference: str, member: int, lane: Lane) -> None:
     """Make the segments of one lane what its facts say. Only rows that differ are touched."""
     wanted, flagged = _wanted(reference=reference, member=member, lane=lane)
+    wanted, beyond = _within_reckoning(wanted)
+    if beyond:
+        log.error("%s has used more than can be reckoned with; the rest is not charged", reference)
+    flagged |= beyond
     if flagged:
-        log.warning("a fact of %s ends something before it began", reference)
+        log.warning("a fact of %s ends something before it began, or beyond what can be reckoned with", reference)
         Meter.objects.filter(pk__in=flagged).update(flagged=True)
     uses = [use for use in Use.values if lane_of(use) == lane]
     meters = Meter.objects.filter(reference=reference, member=member, use__in=uses)
@@ -153,6 +152,26 @@ def _wanted(*, reference: str, member: int, lane: Lane) -> tuple[list[Piece], se
     return pieces, {pk for pk in ended_empty if pk is not None} if told.backwards else set()
 
 
+def _within_reckoning(wanted: Sequence[Piece]) -> tuple[list[Piece], set[int]]:
+    """Return the pieces that have ended cut where the numerator of their meter would pass what is stored, and whose.
+
+    Nobody who ends such a meter may fail: what he holds would never be given back. Written beyond, it would break the
+    sums of everybody in its shard. So the rest is not charged, and somebody has to look.
+    """
+    used: dict[int, int] = defaultdict(int)
+    kept, beyond = [], set()
+    for piece in sorted(wanted, key=lambda piece: piece.start_s):
+        if piece.end_s is not None and piece.rate_micros_per_hour:
+            length_s = piece.end_s - piece.start_s
+            longest_s = (pricing.INT64_MAX - used[piece.meter_id]) // piece.rate_micros_per_hour
+            if length_s > longest_s:
+                beyond.add(piece.meter_id)
+                piece = replace(piece, end_s=piece.start_s + longest_s)
+            used[piece.meter_id] += piece.rate_micros_per_hour * min(length_s, longest_s)
+        kept.append(piece)
+    return kept, beyond
+
+
 def _pieces(span: timeline.Span, fact: MeterFact) -> list[Piece]:
     version = fact.price_version
     assert version is not None  # a start has a price: metering.start takes no other
@@ -188,8 +207,6 @@ def _chain(meters: Iterable[Meter]) -> None:
                 segment.base_num, segment.followed = base, followed
                 changed.append(segment)
             base += segment.rate_micros_per_hour * overlap_s(segment, 0, FOREVER_S if segment.end_s else 0)
-        if base > pricing.INT64_MAX:  # written, it would break the sums of everybody in its shard
-            raise UsageTooLarge(f"{reading.meter} has used more than can be reckoned with.", numerator=str(base))
         Segment.objects.bulk_update(changed, ["base_num", "followed"])
         store_void_num(reading)
 
