@@ -191,8 +191,8 @@ MUTANTS = (
     Mutant(
         "what is taken back after the end leaves minimum and waiver as they were",
         "billing/downtime.py",
-        "        endings.apply(readings.values())\n        refunded +=",
-        "        refunded +=",
+        "        endings.apply(readings.values())\n        refunded += sum(",
+        "        refunded += sum(",
         (METERING,),
     ),
     Mutant(
@@ -213,8 +213,8 @@ MUTANTS = (
     Mutant(
         "downtime counted at once",
         "billing/downtime.py",
-        "elif fresh is not None and end_s <= shards.closed_to_s(reading.meter.shard):",
-        "elif fresh is not None:",
+        "elif end_s <= shards.closed_to_s(reading.meter.shard):",
+        "else:",
         (METERING,),
     ),
     Mutant(

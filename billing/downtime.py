@@ -1,5 +1,6 @@
 """Seconds that were not usable after all: taken back once, with commission and earnings."""
 
+from collections.abc import Callable, Collection
 from datetime import datetime
 
 from django.db import transaction
@@ -23,25 +24,64 @@ def void(*, reference: str, member: int, start: datetime, end: datetime, reason:
     The same range again changes nothing and returns 0; a range that overlaps another raises AlreadyRefunded, and one
     that is empty, reversed or not over yet ValueError.
     """
+    start_s, end_s = _seconds_over(start, end, at=at)
+
+    def whole(reading: segments.Reading) -> list[tuple[int, int]]:
+        there = [v for v in reading.voids if v.start_s < end_s and start_s < v.end_s]
+        if any((v.start_s, v.end_s) != (start_s, end_s) for v in there):
+            raise AlreadyRefunded(f"Some of these seconds of {reading.meter.reference} have been taken back before.")
+        return [] if there else [(start_s, end_s)]
+
+    return _take_back(reference, whole, members=[member], span=(start_s, end_s), reason=reason, at=at)
+
+
+@transaction.atomic
+def void_rest(
+    *, reference: str, start: datetime, end: datetime, reason: str, at: datetime,
+    members: Collection[int] | None = None,
+) -> int:  # fmt: skip
+    """Take back what was not taken back before of [start, end), of these members (None: all); otherwise as `void`."""
+    start_s, end_s = _seconds_over(start, end, at=at)
+
+    def rest(reading: segments.Reading) -> list[tuple[int, int]]:
+        parts = [(max(a, start_s), min(b, end_s)) for a, b in _not_taken_back(reading, until_s=end_s)]
+        return [(a, b) for a, b in parts if a < b]
+
+    return _take_back(reference, rest, members=members, span=(start_s, end_s), reason=reason, at=at)
+
+
+def _seconds_over(start: datetime, end: datetime, *, at: datetime) -> tuple[int, int]:
     start_s, end_s = int(start.timestamp()), int(end.timestamp())
     if not start_s < end_s <= int(at.timestamp()):
         raise ValueError("only seconds that are over can be taken back")
+    return start_s, end_s
+
+
+def _take_back(
+    reference: str, ranges: Callable[[segments.Reading], list[tuple[int, int]]], *, members: Collection[int] | None,
+    span: tuple[int, int], reason: str, at: datetime,
+) -> int:  # fmt: skip
+    """Write voids for the `ranges` of each meter of these members and post what is posted of them."""
     meters = Meter.objects.filter(reference=reference, use=Use.ACTIVE)
     ledger.lock(meters.values_list("payer", flat=True))
     readings = segments.read(meters.select_related("payer", "payee"))
-    refunded, spans = 0, {}
+    refunded, ended = 0, set()
     for pk, reading in readings.items():
-        fresh = None
-        if reading.meter.member == member:
-            fresh = _fresh(reading, start_s=start_s, end_s=end_s, reason=reason, at=at)
-        if fresh is not None and reading.meter.settled_at:
-            spans[pk] = (start_s, end_s)
-            _apply(reading, [fresh])
-        elif fresh is not None and end_s <= shards.closed_to_s(reading.meter.shard):
-            refunded += post(reading, fresh, at=at)
-    if spans:  # fewer usable seconds may mean more of a minimum, or a waiver: of every member
+        used = any(segments.overlap_s(segment, *span) for segment in reading.segments)
+        for start_s, end_s in ranges(reading) if used and (members is None or reading.meter.member in members) else []:
+            fresh = Void.objects.create(meter=reading.meter, start_s=start_s, end_s=end_s, reason=reason, at=at)
+            reading.voids.append(fresh)
+            if reading.meter.settled_at:
+                _apply(reading, [fresh])
+                ended.add(pk)
+            elif end_s <= shards.closed_to_s(reading.meter.shard):
+                refunded += post(reading, fresh, at=at)
+    if ended:  # fewer usable seconds may mean more of a minimum, or a waiver: of every member
         endings.apply(readings.values())
-        refunded += sum(_post_anew(r, at=at, span=spans.get(pk)) for pk, r in readings.items() if r.meter.settled_at)
+        refunded += sum(
+            _post_anew(reading, at=at, span=span if pk in ended else None)
+            for pk, reading in readings.items() if reading.meter.settled_at
+        )  # fmt: skip
     exhaustion.refresh(accounts={reading.meter.payer_id for reading in readings.values()}, at=at)
     return refunded
 
@@ -56,7 +96,7 @@ def void_all(*, reference: str, reason: str, at: datetime) -> int:
     ledger.lock(meters.values_list("payer", flat=True))
     readings = segments.read(meters.select_related("payer", "payee"))
     for reading in readings.values():
-        for start_s, end_s in _not_taken_back(reading):
+        for start_s, end_s in _not_taken_back(reading, until_s=reading.end_s()):
             fresh = Void(meter=reading.meter, start_s=start_s, end_s=end_s, reason=reason, at=at)
             fresh.save(force_insert=True)
             reading.voids.append(fresh)
@@ -67,11 +107,11 @@ def void_all(*, reference: str, reason: str, at: datetime) -> int:
     return refunded
 
 
-def _not_taken_back(reading: segments.Reading) -> list[tuple[int, int]]:
-    """Return the ranges [start_s, end_s) of a meter's segments that no void covers."""
+def _not_taken_back(reading: segments.Reading, *, until_s: int) -> list[tuple[int, int]]:
+    """Return the ranges [start_s, end_s) of a meter's segments before `until_s` that no void covers."""
     left = []
     for segment in reading.segments:
-        start_s, end_s = segment.start_s, segment.start_s if segment.end_s is None else segment.end_s
+        start_s, end_s = segment.start_s, until_s if segment.end_s is None else segment.end_s
         for void in sorted(reading.voids, key=lambda void: void.start_s):
             if void.start_s < end_s and start_s < void.end_s:
                 left.append((start_s, void.start_s))
@@ -90,20 +130,6 @@ def _post_anew(reading: segments.Reading, *, at: datetime, span: tuple[int, int]
     charging.post(reading.meter, posted_micros=posted, usage=usage, cause="downtime", at=at)
     Meter.objects.filter(pk=reading.meter.pk).update(posted_micros=total)
     return posted - total
-
-
-def _fresh(reading: segments.Reading, *, start_s: int, end_s: int, reason: str, at: datetime) -> Void | None:
-    """Write the void of a meter; None where it has none of these seconds, or they were taken back before."""
-    if not any(segments.overlap_s(s, start_s, end_s) for s in reading.segments):
-        return None
-    there = [v for v in reading.voids if v.start_s < end_s and start_s < v.end_s]
-    if any((v.start_s, v.end_s) != (start_s, end_s) for v in there):
-        raise AlreadyRefunded(f"Some of these seconds of {reading.meter.reference} have been taken back before.")
-    if there:
-        return None
-    void = Void.objects.create(meter=reading.meter, start_s=start_s, end_s=end_s, reason=reason, at=at)
-    reading.voids.append(void)
-    return void
 
 
 def post(reading: segments.Reading, void: Void, *, at: datetime) -> int:

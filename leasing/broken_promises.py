@@ -57,16 +57,18 @@ def keep(
         promised_s=lease.notice_s, given_s=given_s, early_s=early_s,
     )  # fmt: skip
     if seconds > 0:
-        _take_back(lease, until=last_good, seconds=seconds, at=at)
+        whole = last_good - timedelta(seconds=seconds) <= began
+        _take_back(lease, until=last_good, seconds=seconds, whole=whole, at=at)
     return seconds
 
 
-def _take_back(lease: Lease, *, until: datetime, seconds: int, at: datetime) -> None:
-    for member in lease.members.filter(epoch=lease.epoch):
-        downtime.void(
-            reference=lease.public_id, member=member.rank, start=until - timedelta(seconds=seconds), end=until,
-            reason="broken promise", at=at,
-        )  # fmt: skip
+def _take_back(lease: Lease, *, until: datetime, seconds: int, whole: bool, at: datetime) -> None:
+    """Take the last seconds of a run back. whole: all of it is free, and with it what was given up on the way."""
+    members = None if whole else list(lease.members.filter(epoch=lease.epoch).values_list("rank", flat=True))
+    downtime.void_rest(
+        reference=lease.public_id, members=members, start=until - timedelta(seconds=seconds), end=until,
+        reason="broken promise", at=at,
+    )  # fmt: skip
     noticing.tell(lease, topic="credit.posted", reason="promise_broken", detail=WHY, facts={"seconds": seconds}, at=at)
 
 

@@ -14,7 +14,7 @@ from django.db import transaction
 from agents import workloads
 from apikit.errors import DomainError
 from billing import metering, price_list
-from leasing import calendar, promised_price, starting
+from leasing import calendar, means, promised_price, starting
 from leasing.models import Allocation, Lease, LeaseMember
 from leasing.moves import WrongState, locked, move, record
 from leasing.states import State
@@ -84,12 +84,21 @@ def lose_hold(*, lease_id: UUID, last_good: datetime, at: datetime, reason: str,
 
 @transaction.atomic
 def resume(*, lease_id: UUID, at: datetime) -> Lease:
-    """Start a parked lease again: at once on the devices it held, or through the queue. Idempotent."""
+    """Start a parked lease again: at once on the devices it held, or through the queue. Idempotent.
+
+    It is a start like the first one: raises budgets.BudgetExceeded, and holds.InsufficientFunds where its first minutes
+    are not in the wallet. Who gave his devices up pays what the list says by now (docs/decisions/0011).
+    """
     lease = locked(lease_id)
     if lease.state in {State.PENDING, State.PROVISIONING, State.ACTIVE}:
         return lease
     if lease.state != State.PARKED:
         raise WrongState(f"A lease that is {lease.state} is not parked.", lease=lease)
+    means.check_budgets(lease, at=at)
+    lease.priced_at = priced_at_when_resumed(lease, at=at)
+    held = lease.parked_keep == HOLD
+    per_hour = lease.price_micros_per_hour or 0 if held else means.dearest_micros(lease)
+    means.check_funds(lease, micros_per_hour=per_hour, at=at)
     keep, lease.parked_keep = lease.parked_keep, ""
     if keep == QUEUE:
         return move(lease, State.PENDING, at=at, reason="resumed")
@@ -97,6 +106,16 @@ def resume(*, lease_id: UUID, at: datetime) -> Lease:
     metering.stop(reference=lease.public_id, seq=lease.meter_seq, at=at, cause="resumed")
     _next_epoch_in_place(lease, at=at)
     return move(lease, State.PROVISIONING, at=at, reason="resumed")
+
+
+def priced_at_when_resumed(lease: Lease, *, at: datetime) -> datetime:
+    """Return as of when a parked lease is priced if it resumes: a promise ends where its tenant gave his devices up.
+
+    It holds where he kept them and paid for it, also if they were lost then, and for a reserved lease to its end.
+    """
+    parked = lease.events.filter(to_state=State.PARKED).order_by("-seq").first()
+    gave_up = parked is not None and parked.reason == f"parked_{QUEUE}"
+    return at if gave_up and lease.term_kind != Lease.TermKind.RESERVED else lease.priced_at
 
 
 @transaction.atomic

@@ -10,6 +10,7 @@ from django.db import transaction
 from django.db.models import Q
 
 from agents import host_events
+from agents.models import Device, Host
 from apikit.errors import DomainError
 from audit import ids
 from leasing import assigning, calendar, gpu_quota, quoted_terms, requesting
@@ -23,6 +24,8 @@ from tenants.models import Organization
 log = logging.getLogger(__name__)
 
 MAX_TTL_S = 900
+ALIVE = (Host.State.ONLINE, Host.State.SUSPECT)
+FAULTY = (Device.Health.LOST, Device.Health.FAILED, Device.Health.REMEDY)
 MOST_AT_ONCE = 500
 STUCK = "quote_stuck"
 
@@ -62,6 +65,7 @@ def make(*, organization_id: UUID, wanted: Wanted, assignment: Assignment, ttl_s
 def redeem(*, organization_id: UUID, quote_id: UUID, wanted: Wanted, at: datetime, created_by: str = "") -> Lease:
     """Make the quoted lease on the held devices, at the frozen price; a second time returns the first lease.
 
+    Where a machine of it has died or a GPU has failed since, the lease waits for others, at the same price.
     Raises QuoteExpired, or what request_lease raises for money.
     """
     Organization.objects.select_for_update(no_key=True).get(pk=organization_id)
@@ -76,7 +80,9 @@ def redeem(*, organization_id: UUID, quote_id: UUID, wanted: Wanted, at: datetim
         organization_id=organization_id, wanted=wanted, at=at, created_by=created_by, redeems=quote
     )
     calendar.release(at=at, of=Q(quote=quote))
-    lease = assigning.assign(lease_id=lease.pk, assignment=_from_json(quote), at=at)
+    act = _from_json(quote)
+    if _is_well(act):
+        lease = assigning.assign(lease_id=lease.pk, assignment=act, at=at)
     quote.state, quote.lease, quote.version = Quote.State.REDEEMED, lease, quote.version + 1
     quote.save(update_fields=["state", "lease", "version"])
     return lease
@@ -124,6 +130,13 @@ def _close(quote_id: UUID, state: Quote.State, at: datetime) -> Quote:
             at=at,
         )
     return quote
+
+
+def _is_well(act: Assignment) -> bool:
+    """Tell whether every machine and GPU of an assignment can still be used."""
+    devices = {seat.device_id for seat in act.seats}
+    well = Device.objects.filter(pk__in=devices, present=True, host__state__in=ALIVE).exclude(health__in=FAULTY)
+    return well.count() == len(devices)
 
 
 def _to_json(assignment: Assignment) -> dict[str, Any]:

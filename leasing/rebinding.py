@@ -20,8 +20,8 @@ from django.db import transaction
 from agents import fence, workloads
 from agents.models import Workload
 from apikit.instants import instant as instant_text
-from billing import budgets, holds, metering, pricing, wallets
-from leasing import actions, calendar, gpu_quota, promised_price, starting
+from billing import metering
+from leasing import actions, calendar, gpu_quota, means, promised_price, starting
 from leasing.assigning import Assignment
 from leasing.calendar import Seat
 from leasing.grammar import Request
@@ -45,27 +45,33 @@ def as_resized(lease: Lease, request: Request, *, at: datetime) -> Lease:
     return asked
 
 
+class ChangedMeanwhile(Exception):
+    """The lease is not any more the version that this was decided for; nothing is written."""
+
+
 @transaction.atomic
 def resize(
-    *, lease_id: UUID, request: Request, assignment: Assignment, at: datetime, last_good: datetime | None = None
-) -> Lease:
+    *, lease_id: UUID, version: int, request: Request, assignment: Assignment, at: datetime,
+    last_good: datetime | None = None,
+) -> Lease:  # fmt: skip
     """Give a running lease other GPUs, all or none of them, at the prices of the assignment.
 
-    Raises WrongState, DevicesTaken, gpu_quota.QuotaExceeded, budgets.BudgetExceeded, holds.InsufficientFunds (the
-    first minutes at the new price must be there); nothing has changed then.
+    version: for which it was decided. Raises ChangedMeanwhile, WrongState, DevicesTaken, gpu_quota.QuotaExceeded,
+    budgets.BudgetExceeded, holds.InsufficientFunds (the first minutes at the new price must be there); nothing has
+    changed then.
     """
-    owner = Lease.objects.values_list("organization", flat=True).get(pk=lease_id)
-    organization = Organization.objects.select_for_update(no_key=True).get(pk=owner)
-    lease = locked(lease_id)
+    organization, lease = _locked(lease_id, version)
     if "resize" not in actions.of(lease):
         raise WrongState(f"A lease that is {lease.state} and {lease.term_kind} keeps its size.", lease=lease)
     asked = as_resized(lease, request, at=at)
     more = len(assignment.seats) - lease.gpu_count
     if more > 0:
         gpu_quota.check(organization=organization, gpus=more)
-        budgets.refuse_if_exceeded(owner=owner, currency=lease.currency, labels=lease.labels, at=at)
     if assignment.micros_per_hour > (lease.price_micros_per_hour or 0):
-        _check_funds(lease, micros_per_hour=assignment.micros_per_hour, at=at)
+        means.check_budgets(lease, at=at)
+        means.check_funds(lease, micros_per_hour=assignment.micros_per_hour, at=at)
+    elif more > 0:
+        means.check_budgets(lease, at=at)
     before = lease.request
     lease.request, lease.request_options, lease.priced_at = asked.request, asked.request_options, asked.priced_at
     facts = {"before": before, "request": lease.request}
@@ -73,28 +79,26 @@ def resize(
 
 
 @transaction.atomic
-def move_away(*, lease_id: UUID, assignment: Assignment, at: datetime, last_good: datetime | None = None) -> Lease:
+def move_away(
+    *, lease_id: UUID, version: int, assignment: Assignment, at: datetime, last_good: datetime | None = None
+) -> Lease:
     """Let a running lease go on with as many GPUs of the same kind, at the same price, on other hosts.
 
-    Raises WrongState and DevicesTaken; nothing has changed then.
+    version: for which it was decided. Raises ChangedMeanwhile, WrongState and DevicesTaken; nothing has changed then.
     """
-    owner = Lease.objects.values_list("organization", flat=True).get(pk=lease_id)
-    Organization.objects.select_for_update(no_key=True).get(pk=owner)
-    lease = locked(lease_id)
+    _, lease = _locked(lease_id, version)
     if "move" not in actions.of(lease):
         raise WrongState(f"A lease that is {lease.state} and {lease.term_kind} stays where it is.", lease=lease)
     return _rebind(lease, assignment, reason="moved", at=at, last_good=last_good, facts={})
 
 
-def _check_funds(lease: Lease, *, micros_per_hour: int, at: datetime) -> None:
-    needed = micros_per_hour * settings.REQUEST_HOLD_MINUTES // 60
-    available = wallets.balance(owner=lease.organization_id, currency=lease.currency, at=at).available_micros
-    if available < needed:
-        raise holds.InsufficientFunds(
-            f"{pricing.show(needed)} {lease.currency} are needed and {pricing.show(available)} are available.",
-            needed=pricing.money(needed, lease.currency),
-            missing=pricing.money(needed - available, lease.currency),
-        )
+def _locked(lease_id: UUID, version: int) -> tuple[Organization, Lease]:
+    owner = Lease.objects.values_list("organization", flat=True).get(pk=lease_id)
+    organization = Organization.objects.select_for_update(no_key=True).get(pk=owner)
+    lease = locked(lease_id)
+    if lease.version != version:
+        raise ChangedMeanwhile(f"{lease.public_id} is version {lease.version}.")
+    return organization, lease
 
 
 def _rebind(

@@ -13,7 +13,7 @@ from apikit.instants import instant
 from leasing import actions, moves, parking, requesting, term_changes
 from leasing.models import Lease
 from leasing.states import EndReason
-from scheduler import doorbell, offer_rendering, promises, recovery, rendering, resizing
+from scheduler import doorbell, offer_rendering, promises, recovery, rendering, resizing, resuming
 from scheduler.lease_requests import ChangeEnd, ChangeStart, EndRequest, ParkRequest, RenewRequest, ResizeRequest
 from tenants.access import OrganizationView
 
@@ -104,9 +104,11 @@ def _park(view: OrganizationView, lease: Lease) -> Lease:
     return recovery.park_now(lease=lease, keep=keep, at=view.at)
 
 
-def _resume(view: OrganizationView, lease: Lease) -> Lease:
+def _resume(view: OrganizationView, lease: Lease) -> Lease | Response:
     view.read(EndRequest, optional=True)
-    return parking.resume(lease_id=lease.pk, at=view.at)
+    plan = resuming.plan(lease=lease, at=view.at) if view.dry_run and lease.parked_keep == parking.QUEUE else None
+    resumed = parking.resume(lease_id=lease.pk, at=view.at)  # a dry run is undone, but refused by the same
+    return resumed if plan is None else Response({"plan": offer_rendering.plan(plan)})
 
 
 def _restart(view: OrganizationView, lease: Lease) -> Lease:
@@ -118,14 +120,14 @@ def _resize(view: OrganizationView, lease: Lease) -> Lease | Response:
     request = requesting.read_request(view.read(ResizeRequest)["request"])
     if view.dry_run:
         return Response({"plan": offer_rendering.plan(resizing.plan(lease=lease, request=request, at=view.at))})
-    return resizing.resize(lease=lease, request=request, at=view.at)
+    return resizing.resize(lease=lease, request=request, at=view.at, check=view.check_version)
 
 
 def _move(view: OrganizationView, lease: Lease) -> Lease | Response:
     view.read(EndRequest, optional=True)
     if view.dry_run:
         return Response({"plan": offer_rendering.plan(resizing.plan_of_move(lease=lease, at=view.at))})
-    return resizing.move(lease=lease, at=view.at)
+    return resizing.move(lease=lease, at=view.at, check=view.check_version)
 
 
 type Act = Callable[[OrganizationView, Lease], Lease | Response]

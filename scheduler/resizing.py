@@ -4,6 +4,7 @@ Its own hosts are asked first, so that as a rule what it has stays and only the 
 will take is not taken from them: nobody overtakes the queue by growing.
 """
 
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime
 from typing import Any
@@ -15,12 +16,15 @@ from leasing import calendar, rebinding, requesting
 from leasing.calendar import DevicesTaken
 from leasing.grammar import Request
 from leasing.models import Lease
+from leasing.rebinding import ChangedMeanwhile
 from scheduler import asks, planning, recovery, second_opinion
 from scheduler import pool as pools
 from scheduler.placement import Ask, Placement, Refusal
 from scheduler.placement.snapshot import ALL_UNITS
 from scheduler.planning import RACES, Decision, NoCapacity
 from scheduler.pool import Pool
+
+type Check = Callable[[int], None]
 
 
 def consider(*, lease: Lease, request: Request, at: datetime) -> Decision:
@@ -81,19 +85,32 @@ def plan_of_move(*, lease: Lease, at: datetime) -> dict[str, Any]:
     return _plan(consider_elsewhere(lease=lease, at=at), request=lease.request)
 
 
+def _read_again(lease: Lease, check: Check) -> Lease:
+    lease = Lease.objects.select_related("organization").get(pk=lease.pk)
+    check(lease.version)
+    return lease
+
+
 @transaction.atomic
-def move(*, lease: Lease, at: datetime) -> Lease:
-    """Give the lease the same on other hosts at once or raise NoCapacity; nothing is given up before that is held."""
+def move(*, lease: Lease, at: datetime, check: Check = lambda _: None) -> Lease:
+    """Give the lease the same on other hosts at once or raise NoCapacity; nothing is given up before that is held.
+
+    check: raises if a version of the lease is not to be acted on; asked again where it changes before it is locked.
+    """
     for _ in range(RACES):
         decision = consider_elsewhere(lease=lease, at=at)
         if isinstance(decision.answer, Refusal):
             raise planning.refusal(decision)
         act = asks.assignment(decision.draft, decision.answer, decision.pool, at=at)
         try:
-            last_good = recovery.usable_until(lease, at=at)
-            return rebinding.move_away(lease_id=lease.pk, assignment=act, at=at, last_good=last_good)
+            return rebinding.move_away(
+                lease_id=lease.pk, version=lease.version, assignment=act, at=at,
+                last_good=recovery.usable_until(lease, at=at),
+            )  # fmt: skip
         except DevicesTaken:
             continue
+        except ChangedMeanwhile:
+            lease = _read_again(lease, check)
     raise NoCapacity("Somebody else took the devices in the same moment.", reasons=[], would_help=[])
 
 
@@ -119,8 +136,11 @@ def _plan(decision: Decision, *, request: str) -> dict[str, Any]:
 
 
 @transaction.atomic
-def resize(*, lease: Lease, request: Request, at: datetime) -> Lease:
-    """Give the lease other GPUs at once or raise NoCapacity; nothing is given up before the new ones are held."""
+def resize(*, lease: Lease, request: Request, at: datetime, check: Check = lambda _: None) -> Lease:
+    """Give the lease other GPUs at once or raise NoCapacity; nothing is given up before the new ones are held.
+
+    check: as in `move`.
+    """
     for _ in range(RACES):
         decision = consider(lease=lease, request=request, at=at)
         if isinstance(decision.answer, Refusal):
@@ -128,9 +148,11 @@ def resize(*, lease: Lease, request: Request, at: datetime) -> Lease:
         act = asks.assignment(decision.draft, decision.answer, decision.pool, at=at)
         try:
             return rebinding.resize(
-                lease_id=lease.pk, request=request, assignment=act, at=at,
+                lease_id=lease.pk, version=lease.version, request=request, assignment=act, at=at,
                 last_good=recovery.usable_until(lease, at=at),
             )  # fmt: skip
         except DevicesTaken:
             continue
+        except ChangedMeanwhile:
+            lease = _read_again(lease, check)
     raise NoCapacity("Somebody else took the devices in the same moment.", reasons=[], would_help=[])
