@@ -19,14 +19,22 @@ from pathlib import Path
 import pytest
 
 IMAGE = "gpuyard/busybox:test"
+CONTAINERD = """version = 2
+root = "{folder}/containerd"
+state = "{folder}/state"
+disabled_plugins = ["io.containerd.grpc.v1.cri"]
+oom_score = 0
+[grpc]
+  address = "{folder}/containerd.sock"
+"""
 
 
 def why_no_dockerd() -> str | None:
     """Return why no private dockerd can be started here, or None if one can."""
     if os.geteuid() != 0:
         return "a private dockerd needs root"
-    if shutil.which("dockerd") is None:
-        return "dockerd is not installed (Debian: apt-get install docker.io)"
+    if shutil.which("dockerd") is None or shutil.which("containerd") is None:
+        return "dockerd or containerd is not installed (Debian: apt-get install docker.io)"
     if shutil.which("ip") is None or shutil.which("nsenter") is None:
         return "ip and nsenter are needed (Debian: apt-get install iproute2 util-linux)"
     if shutil.which("busybox") is None:
@@ -35,13 +43,18 @@ def why_no_dockerd() -> str | None:
 
 
 class Dockerd:
-    """One dockerd. It survives `kill` of itself with --live-restore: containers run on until it is started again."""
+    """One dockerd. It survives `kill` of itself with --live-restore: containers run on until it is started again.
+
+    Its containerd is a process of its own, as a machine's service is. One that dockerd starts by itself dies with it,
+    and the next dockerd then takes 17 s (or for ever, where its pid is in use again) to see that it is not there.
+    """
 
     def __init__(self, folder: Path, *, inside: tuple[str, ...] = ()) -> None:
         """inside: a command that runs what follows it in another network; a new one of its own if there is none."""
         self.folder, self.inside = folder, inside
         self.socket = folder / "docker.sock"
         self.process: subprocess.Popen[bytes] | None = None
+        self.containerd: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
         """Start it and wait until it answers."""
@@ -57,12 +70,21 @@ class Dockerd:
         """Start it, if it does not run, without waiting for its first answer."""
         if self.process is not None and self.process.poll() is None:
             return
-        command = list(self.inside or self._own_network())
-        command += ["dockerd", "--data-root", f"{self.folder}/data", "--exec-root", f"{self.folder}/exec"]
+        inside = list(self.inside or self._own_network())
+        if self.containerd is None or self.containerd.poll() is not None:
+            self._begin_containerd(inside)
+        command = [*inside, "dockerd", "--containerd", f"{self.folder}/containerd.sock"]
+        command += ["--data-root", f"{self.folder}/data", "--exec-root", f"{self.folder}/exec"]
         command += ["-H", f"unix://{self.socket}", "-p", f"{self.folder}/pid", "--live-restore"]
         command += ["--ip6tables=false"]
         with open(self.folder / "log", "ab") as log:
             self.process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
+
+    def _begin_containerd(self, inside: list[str]) -> None:
+        (self.folder / "containerd.toml").write_text(CONTAINERD.format(folder=self.folder))
+        command = [*inside, "containerd", "--config", f"{self.folder}/containerd.toml"]
+        with open(self.folder / "containerd.log", "ab") as log:
+            self.containerd = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
 
     def _own_network(self) -> tuple[str, ...]:
         """Return what runs a command in a network of this engine's own, the same one after its death.
@@ -74,16 +96,17 @@ class Dockerd:
             subprocess.run(["ip", "-n", self.folder.name, "link", "set", "lo", "up"], check=True, timeout=20)
         return ("nsenter", f"--net=/run/netns/{self.folder.name}")
 
-    def answers(self) -> bool:
+    def answers(self, *, within_s: float = 60) -> bool:
         try:
-            return self.call("GET", "/_ping")[0] == 200
+            return self.call("GET", "/_ping", timeout_s=within_s)[0] == 200
         except OSError:
             return False
 
-    def call(self, method: str, target: str, body: bytes | None = None) -> tuple[int, bytes]:
+    def call(self, method: str, target: str, body: bytes | None = None, *, timeout_s: float = 60) -> tuple[int, bytes]:
         """Call the engine's API; return status and body."""
-        connection = http.client.HTTPConnection("engine", timeout=60)
+        connection = http.client.HTTPConnection("engine", timeout=timeout_s)
         connection.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        connection.sock.settimeout(timeout_s)
         try:
             connection.sock.connect(str(self.socket))
             kind = "application/x-tar" if target.startswith("/images") else "application/json"
@@ -122,6 +145,11 @@ class Dockerd:
                 self.process.wait(20)
             if self.process.poll() is None:
                 self.kill()
+        if self.containerd is not None and self.containerd.poll() is None:
+            self.containerd.terminate()
+            with suppress(subprocess.TimeoutExpired):
+                self.containerd.wait(20)
+            self.containerd.kill()
         mounts = [line.split()[1] for line in Path("/proc/mounts").read_text().splitlines()]
         for mount in reversed([mount for mount in mounts if mount.startswith(str(self.folder))]):
             subprocess.run(["umount", "-l", mount], capture_output=True, check=False)

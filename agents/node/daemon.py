@@ -57,7 +57,7 @@ def make_driver(
     if name == "nvidia":
         from agents.node.nvidia import NvidiaDriver
 
-        return NvidiaDriver(on_change=on_change)
+        return NvidiaDriver(on_change=on_change, compiled=folder.path / "compiled")
     if name == "amd":
         from agents.node.amd import AmdDriver
 

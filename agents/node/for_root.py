@@ -31,8 +31,9 @@ class ForRoot:
         self._path, self._host, self._last = path, host, ""
 
     def write(self, workloads: Iterable[Workload]) -> None:
-        """Tell of every workload that may run; what has no deadline yet may not."""
-        rows = [_row(workload) for workload in workloads if not workload.over and workload.deadline_s is not None]
+        """Tell of every workload that may run; what has no deadline yet may not. What is stuck is overdue: perhaps only
+        root can end it."""
+        rows = [_row(w) for w in workloads if not w.over and (w.deadline_s is not None or w.step == "stuck")]
         text = json.dumps({"boot_id": clocks.boot_id(), "host": self._host, "workloads": rows})
         if text == self._last:
             return
@@ -46,7 +47,7 @@ class ForRoot:
 def _row(workload: Workload) -> dict[str, Any]:
     return {
         "name": workload.name,
-        "deadline_s": workload.deadline_s,
+        "deadline_s": 0.0 if workload.step == "stuck" else workload.deadline_s,
         "grace_s": workload.stop_grace_s,
         "peers": peers(workload.spec),
     }

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from agents.node import clocks, device_work
+from agents.node import bytecode, clocks, device_work
 from agents.node.drivers import DeviceFault, Facts
 
 SAMPLE_LATE_S = 20.0  # 15 s between two, and 5 s for one
@@ -36,7 +36,8 @@ def restart_after_s(short_lives: int, *, first_s: float = RESTART_MIN_S) -> floa
 
 
 class NvidiaDriver:
-    """The Driver of NVIDIA GPUs. event: told of each Xid, as (uuid, xid)."""
+    """The Driver of NVIDIA GPUs. on_change: called when the server should hear of something at once. compiled: a folder
+    for the probe's compiled modules."""
 
     name = "nvidia"
     simulated = False
@@ -47,9 +48,10 @@ class NvidiaDriver:
         on_change: Callable[[], None] | None = None,
         now_s: Callable[[], float] = clocks.boot_s,
         restart_min_s: float = RESTART_MIN_S,
+        compiled: Path | None = None,
     ) -> None:
         self._changed = on_change or (lambda: None)
-        self._now_s, self._restart_min_s = now_s, restart_min_s
+        self._now_s, self._restart_min_s, self._compiled = now_s, restart_min_s, compiled
         self._lock = threading.Lock()
         self._facts = Facts(gpus=[])
         self._devices: dict[str, dict[str, Any]] = {}
@@ -203,7 +205,7 @@ class NvidiaDriver:
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             text=True,
-            env={**os.environ, "PYTHONUNBUFFERED": "1"},
+            env={**os.environ, **bytecode.environment(self._compiled), "PYTHONUNBUFFERED": "1"},
         )
         self._process = process
         threading.Thread(target=self._read, args=(process,), name="probe-lines", daemon=True).start()

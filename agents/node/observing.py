@@ -12,13 +12,13 @@ SECOND_LOOKS_S = (0.2, 1.0)
 class Observing:
     """containers: by name, None while the engine does not answer; fault: what it said then.
 
-    listed_s: when the last good list was asked for, in seconds since boot.
+    failures: how often in a row it did not. listed_s: when the last good list was asked for, in seconds since boot.
     """
 
     def __init__(self, *, engine: Engine, host: str, now_s: Callable[[], float]) -> None:
         self._engine, self._host, self._now_s = engine, host, now_s
         self.containers: dict[str, Container] | None = None
-        self.fault = ""
+        self.fault, self.failures = "", 0
         self.listed_s = -1e9
         self._stale = True
         self._hinted_s = -1e9
@@ -53,6 +53,6 @@ class Observing:
         try:
             self.containers = {container.name: container for container in self._engine.containers(self._host)}
         except EngineError as fault:
-            self.fault, self.containers = str(fault), None
+            self.fault, self.containers, self.failures = str(fault), None, self.failures + 1
             return
-        self.fault, self.listed_s = "", began_s
+        self.fault, self.failures, self.listed_s = "", 0, began_s

@@ -27,7 +27,7 @@ from agents.node.taking_down import take_down
 from agents.node.watching import Watching
 from agents.node.workload import ON_THE_WAY, Key, Workload
 
-RETRY_ENGINE_S = 5.0
+RETRY_ENGINE_MIN_S, RETRY_ENGINE_MAX_S = 0.25, 5.0
 DEADLINE_LAG_PART = 4
 
 
@@ -171,7 +171,8 @@ class Reconciler:
 
     def _next_look_s(self, now: float) -> float:
         if self.observing.containers is None:
-            return RETRY_ENGINE_S
+            # An engine that is being started is back in a second, and what is overdue has waited for it.
+            return min(RETRY_ENGINE_MIN_S * 2.0 ** min(self.observing.failures - 1, 16), RETRY_ENGINE_MAX_S)
         waits = [LIST_EVERY_S, *(due - now for due in self.observing.due_s())]
         waits += [w.deadline_s - now for w in self.workloads.values() if w.deadline_s is not None and not w.over]
         waits += [due - now for due in (*self.orphans.due_s(), *self.watching.due_s())]

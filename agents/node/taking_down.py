@@ -30,7 +30,7 @@ def take_down(reconciler: "Reconciler", workload: Workload) -> None:
         ended = True
     if not ended:
         if not already_stuck:
-            detail = "it survived SIGKILL; its GPUs stay held until the machine is restarted"
+            detail = "it could not be ended; its GPUs stay held until the machine is restarted"
             reconciler.event("stuck", detail, lease=workload.lease, member=workload.member, epoch=workload.epoch)
             reconciler.move(workload, "stuck", detail=detail)
         return

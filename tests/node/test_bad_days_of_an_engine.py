@@ -1,5 +1,7 @@
 """What engines do on bad days: stalled pulls, refusals, names in use, containers that cannot be killed."""
 
+import os
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +13,10 @@ from agents.node.engines.container_body import container_body, is_root
 from agents.node.engines.docker import DockerEngine
 from agents.node.engines.pulling import pull, split
 from agents.node.engines.unix_http import UnixHttp
+from agents.node.for_root import ForRoot
+from agents.node.root.orders import Order, Orders, read
+from agents.node.root.overdue import Overdue
+from agents.node.workload import Workload
 from tests.fakes.engine import FakeEngine, json_answer, lines
 
 PLAN = Plan(name="gy-x-0-1", image="a/b:c", labels={"gpuyard.spec": "s1", "gpuyard.host": "h"}, env={}, devices=[])
@@ -130,3 +136,76 @@ def test_a_container_runs_as_an_ordinary_user_unless_root_is_mapped() -> None:
     assert "User" not in own
     assert "User" not in mapped
     assert plain["HostConfig"]["Ulimits"][0] == {"Name": "nofile", "Soft": 100, "Hard": 100}
+
+
+FORGOTTEN = "5a" * 32
+GROUPS = next((path for path in map(Path, ("/sys/fs/cgroup/pids", "/sys/fs/cgroup")) if path.is_dir()), None)
+
+
+@pytest.fixture
+def forgotten(fake: FakeEngine) -> Iterator[subprocess.Popen[bytes]]:
+    """A process in the control group of a container that the engine says was never started, as a real engine does that
+    was killed between the start and its own note of it."""
+    if GROUPS is None or not os.access(GROUPS, os.W_OK) or os.geteuid() != 0:
+        pytest.skip("no control group can be made here")
+    group = GROUPS / f"gpuyard-test-{FORGOTTEN}"
+    group.mkdir(exist_ok=True)
+    process = subprocess.Popen(["sleep", "600"])
+    (group / "cgroup.procs").write_text(str(process.pid))
+    state = {"Running": False, "Status": "created", "Pid": 0, "ExitCode": 0}
+    known = {**_named("s1"), "Id": FORGOTTEN, "State": state}
+    for name in ("gy-x-0-1", FORGOTTEN):
+        fake.answers[f"GET /containers/{name}/json"] = json_answer(known)
+    yield process
+    process.kill()
+    process.wait(10)
+    group.rmdir()
+
+
+def test_what_an_engine_has_forgotten_to_run_is_ended_at_a_stop(
+    fake: FakeEngine, forgotten: subprocess.Popen[bytes]
+) -> None:
+    assert DockerEngine(str(fake.path)).stop("gy-x-0-1", grace_s=1)
+
+    assert forgotten.wait(5) == -9
+
+
+def test_what_an_engine_has_forgotten_to_run_is_ended_before_it_is_started_again(
+    fake: FakeEngine, forgotten: subprocess.Popen[bytes]
+) -> None:
+    fake.answers[f"POST /containers/{FORGOTTEN}/start"] = json_answer({})
+
+    DockerEngine(str(fake.path)).start(FORGOTTEN)
+
+    assert forgotten.wait(5) == -9
+
+
+def test_who_may_not_end_what_an_engine_has_forgotten_does_not_say_that_it_is_gone(
+    fake: FakeEngine, forgotten: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The devices stay held; gpuyard-root may end it."""
+
+    def refuse(*_: int) -> None:
+        raise PermissionError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "kill", refuse)
+        ended = DockerEngine(str(fake.path)).stop("gy-x-0-1", grace_s=1)
+    assert not ended
+    assert forgotten.poll() is None
+    said: list[str] = []
+    fake.answers["GET /containers/json"] = json_answer([{"Id": FORGOTTEN, "State": "created"}])
+
+    overdue = Overdue(DockerEngine(str(fake.path)), say=said.append)
+    overdue.look(Orders("h", (Order("gy-x-0-1", 0.0, 1),)))
+
+    assert forgotten.wait(10) == -9
+    assert said == []
+
+
+def test_root_is_told_of_what_is_stuck_as_overdue(tmp_path: Path) -> None:
+    stuck = Workload(lease="x", member=0, epoch=1, spec_hash="s1", spec={}, valid_for_s=60, step="stuck")
+
+    ForRoot(tmp_path / "told.json", host="h").write([stuck])
+
+    assert [(order.name, order.deadline_s) for order in read(tmp_path / "told.json").workloads] == [("gy-x-0-1", 0.0)]

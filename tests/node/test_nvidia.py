@@ -67,6 +67,18 @@ def test_the_inventory_has_what_the_driver_says(nvml: FakeNvml, start: Start) ->
     assert first["serial"] is None  # the fake has no such function: absent, not empty
 
 
+def test_the_probe_is_started_from_compiled_modules(nvml: FakeNvml, start: Start, tmp_path: Path) -> None:
+    """To compile the library's binding at each start left 13 MB behind: the probe is to take 20 MB at most."""
+    nvml.say("model 0-7 H100_80G")
+    driver = start(compiled=tmp_path / "compiled")
+    driver.inventory()
+    until(lambda: len(driver.sample()) == 8 and readings(driver, 7))
+
+    assert driver._process is not None
+    pages = int(Path(f"/proc/{driver._process.pid}/statm").read_text().split()[1])
+    assert pages * os.sysconf("SC_PAGE_SIZE") <= 20_000_000
+
+
 def test_figures_are_read_and_absent_ones_are_left_out(nvml: FakeNvml, start: Start) -> None:
     nvml.say("model 0-1 A100_80G", "set 0 temp 61", "set 0 power 250000", "rc 1 Temperature 3", "rows 1 2 1 1 0")
     driver = start()

@@ -2,7 +2,8 @@
 
 One host has a real dockerd (killed too; its containers live on) and simulated GPUs; the other has the real probe on a
 fake driver library and the process sandbox. 300 steps, and more with `--deaths N`. Whatever dies: never two running
-containers on a device, nothing unwanted older than a minute, and receipts that tell each second once.
+containers on a device, nothing unwanted older than a minute in which there was an engine to ask, and receipts that tell
+each second once.
 """
 
 import contextlib
@@ -50,11 +51,23 @@ class Host:
     wanted: dict[str, Key] = field(default_factory=dict)  # by device
     epochs: dict[str, int] = field(default_factory=lambda: defaultdict(int))
     devices: list[str] = field(default_factory=list)
+    # By `able_s`: the seconds so far in which there was an engine. Without one nobody can stop a container.
     unwanted_at: dict[Key, float] = field(default_factory=dict)
+    able_s: float = 0.0
+    looked_s: float = field(default_factory=time.monotonic)
+    was_able: bool = True
 
     def start_engine(self) -> None:
         if self.engine is not None:
             self.engine.begin()
+
+    def look(self) -> None:
+        """Count the time since the last look, if the engine answered then and answers now."""
+        is_able = self.engine is None or self.engine.answers(within_s=1)
+        now = time.monotonic()
+        if is_able and self.was_able:
+            self.able_s += now - self.looked_s
+        self.was_able, self.looked_s = is_able, now
 
     def probe_pids(self) -> list[int]:
         """Return the probe processes of the agent."""
@@ -146,7 +159,7 @@ def _want(host: Host, device: str) -> None:
 
 def _unwant(host: Host, device: str) -> None:
     key = host.wanted.pop(device)
-    host.unwanted_at[key] = time.monotonic()
+    host.unwanted_at[key] = host.able_s
     host.plane.unwant(key)
 
 
@@ -176,17 +189,17 @@ def _step(host: Host, chance: random.Random) -> None:
 
 def _check(hosts: list[Host], step: int) -> None:
     holders: dict[str, set[str]] = defaultdict(set)
-    for device, key in _running():
-        holders[device].add(key)
+    for device, text in _running():
+        holders[device].add(text)
     for device, keys in holders.items():
         assert len(keys) <= 1, f"step {step}: {device} has {sorted(keys)}"
-    now = time.monotonic()
     for host in hosts:
+        host.look()
+        # Of its own devices only: another host has leases of the same names.
+        there = {text for device in host.devices for text in holders.get(device, ())}
         for key, since in host.unwanted_at.items():
-            if now - since > ORPHAN_S:
-                texts = {text for keys in holders.values() for text in keys}
-                there = protocol.workload_key(*key) in texts
-                assert not there, f"step {step}: {key} is still there; {_engine_says(hosts)}"
+            if host.able_s - since > ORPHAN_S and protocol.workload_key(*key) in there:
+                raise AssertionError(f"step {step}: {key} is still there; {_all_say(hosts, host)}")
 
 
 def test_random_deaths_of_core_probe_and_engine(hosts: list[Host], request: pytest.FixtureRequest) -> None:
@@ -231,6 +244,19 @@ def _settle(hosts: list[Host]) -> None:
         late = time.monotonic() > deadline
         assert not late, f"too much: {there - wanted}; too little: {wanted - there}; {_engine_says(hosts)}"
         time.sleep(0.2)
+
+
+def _all_say(hosts: list[Host], host: Host) -> str:
+    """Return what is known of a host that keeps what nobody wants: its agent's words and threads, its engine's list."""
+    process = host.agent.process
+    assert process is not None
+    if process.poll() is None:
+        process.send_signal(signal.SIGUSR1)  # it writes where every thread is
+        time.sleep(0.5)
+    told = host.plane.requests[-1].workloads if host.plane.requests else None
+    listed = host.engine.call("GET", "/containers/json?all=1") if host.engine and host.engine.answers() else None
+    said = host.agent.said()[-6000:]
+    return f"{host.agent.folder.name}: told {told}; engine lists {listed}; {_running()}; {_engine_says(hosts)}; {said}"
 
 
 def _engine_says(hosts: list[Host]) -> str:

@@ -14,7 +14,16 @@ from nacl.signing import VerifyKey
 from agents import protocol
 from agents.node import watchdog
 from agents.node.bell import Bell
-from agents.node.engines import LABEL_EPOCH, LABEL_HOST, LABEL_LEASE, LABEL_MEMBER, LABEL_SPEC, Plan
+from agents.node.engines import (
+    LABEL_EPOCH,
+    LABEL_HOST,
+    LABEL_LEASE,
+    LABEL_MEMBER,
+    LABEL_SPEC,
+    Container,
+    EngineDown,
+    Plan,
+)
 from agents.node.engines.process import ProcessEngine
 from agents.node.identity import Identity
 from agents.node.journal import Journal
@@ -95,6 +104,25 @@ def test_a_container_with_our_labels_that_nobody_knows_is_stopped_after_a_minute
 
     until(lambda: not host.engine.containers(HOST), what="its end")
     assert "orphan_stopped" in [event["kind"] for event in host.journal.pending("event", limit=50)]
+
+
+def test_an_engine_that_is_away_is_asked_again_soon_and_then_less_often(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An agent that waited 5 s after its first look met no engine between two of its deaths, and stopped nothing."""
+
+    def away(_: str) -> list[Container]:
+        raise EngineDown("nobody listens")
+
+    host.answer()
+    host.reconciler.look_again()
+    with monkeypatch.context() as patch:
+        patch.setattr(host.engine, "containers", away)
+        waits = [host.reconciler.tick() for _ in range(6)]
+    host.reconciler.tick()
+
+    assert waits == [0.25, 0.5, 1.0, 2.0, 4.0, 5.0]
+    assert host.reconciler.observing.failures == 0
 
 
 def test_a_deadline_survives_the_agent_and_is_kept_by_the_next_one(host: Host) -> None:

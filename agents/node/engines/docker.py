@@ -123,6 +123,7 @@ class DockerEngine(Belongings, RunningInside):
         return str(there["Id"])
 
     def start(self, container: str) -> None:
+        container_processes.end(container, within_s=KILL_WAIT_S)  # of a start that the engine has forgotten
         try:
             self._call("POST", f"/containers/{container}/start", timeout_s=CREATE_TIMEOUT_S)
         except Refusal as refusal:
@@ -177,7 +178,7 @@ class DockerEngine(Belongings, RunningInside):
     def stop(self, container: str, *, grace_s: int) -> bool:
         before = self.inspect(container)
         if not before.running:
-            return True
+            return container_processes.end(before.id, within_s=KILL_WAIT_S)
         try:
             self._call("POST", f"/containers/{container}/stop", query={"t": grace_s}, timeout_s=grace_s + KILL_WAIT_S)
         except Refusal as refusal:
@@ -253,7 +254,7 @@ class DockerEngine(Belongings, RunningInside):
             except NoSuchContainer:
                 running = False
             if not running and not container_processes.is_alive(container.pid):
-                return True
+                return container_processes.end(container.id, within_s=max(0, deadline - time.monotonic()))
             if time.monotonic() > deadline:
                 return False
             time.sleep(0.1)

@@ -48,13 +48,15 @@ class Overdue:
 
     def _stop(self, host: str, order: Order) -> None:
         try:
-            running = {container.name for container in self._engine.containers(host) if container.running}
-            if order.name not in running:
+            there = {container.name: container.running for container in self._engine.containers(host)}
+            if there.get(order.name):
+                late_s = self._now_s() - order.deadline_s
+                self._say(f"{order.name} is {late_s:.0f} s over its time and nobody has stopped it: stopping it")
+            # One that the engine says does not run may have processes that it does not know of.
+            ended = order.name not in there or self._engine.stop(order.name, grace_s=order.grace_s)
+            if there.get(order.name) or not ended:
+                self._say(f"{order.name} {'has ended' if ended else 'survived SIGKILL: restart this machine'}")
+            else:
                 self._done.add(order)
-                return
-            late_s = self._now_s() - order.deadline_s
-            self._say(f"{order.name} is {late_s:.0f} s over its time and nobody has stopped it: stopping it")
-            ended = self._engine.stop(order.name, grace_s=order.grace_s)
-            self._say(f"{order.name} {'has ended' if ended else 'survived SIGKILL: restart this machine'}")
         except EngineError as fault:
             self._say(f"{order.name} is overdue and could not be stopped: {fault}")
