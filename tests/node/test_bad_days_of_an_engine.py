@@ -2,7 +2,7 @@
 
 import os
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,8 @@ from agents.node.for_root import ForRoot
 from agents.node.root.orders import Order, Orders, read
 from agents.node.root.overdue import Overdue
 from agents.node.workload import Workload
-from tests.fakes.engine import FakeEngine, json_answer, lines
+from tests.fakes.engine import FakeEngine, Handler, json_answer, lines
+from tests.node.conftest import until
 
 PLAN = Plan(name="gy-x-0-1", image="a/b:c", labels={"gpuyard.spec": "s1", "gpuyard.host": "h"}, env={}, devices=[])
 
@@ -136,6 +137,33 @@ def test_a_container_runs_as_an_ordinary_user_unless_root_is_mapped() -> None:
     assert "User" not in own
     assert "User" not in mapped
     assert plain["HostConfig"]["Ulimits"][0] == {"Name": "nofile", "Soft": 100, "Hard": 100}
+
+
+def test_a_log_that_was_opened_before_its_container_said_anything_is_read_to_its_end(fake: FakeEngine) -> None:
+    """An engine ends the stream of a container that is not started yet, as it does when it dies itself."""
+
+    def log(text: bytes) -> Callable[[Handler], None]:
+        def answer(handler: Handler) -> None:
+            handler.send_response(200)
+            handler.end_headers()
+            handler.wfile.write(b"\2\0\0\0" + len(text).to_bytes(4) + text if text else b"")
+
+        return answer
+
+    before = {"Running": False, "Status": "created", "Pid": 0, "ExitCode": 0}
+    fake.answers["GET /containers/id1/json"] = json_answer({**_named("s1"), "State": before})
+    fake.answers["GET /containers/id1/logs"] = log(b"")
+    engine = DockerEngine(str(fake.path))
+    assert engine.logs("id1", offset=0, limit=100) == b""
+    until(lambda: engine._logs["id1"].ended)
+
+    after = before | {"Status": "exited", "ExitCode": 127}
+    fake.answers["GET /containers/id1/json"] = json_answer({**_named("s1"), "State": after})
+    fake.answers["GET /containers/id1/logs"] = log(b"exec failed")
+
+    assert engine.logs("id1", offset=0, limit=100) == b"exec failed"
+    assert engine.logs("id1", offset=5, limit=100) == b"failed"
+    assert fake.calls.count("GET /containers/id1/logs") == 2
 
 
 FORGOTTEN = "5a" * 32

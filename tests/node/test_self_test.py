@@ -1,10 +1,14 @@
 """The self-test of a host: figures where they can be measured, nothing where they cannot, and no tenant beside it."""
 
+import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
 
@@ -13,7 +17,7 @@ from agents.node import device_work, host_figures
 from tests.fakes import cuda
 from tests.fakes.control_plane import FakeControlPlane
 from tests.fakes.nvml import FakeNvml, build, why_no_compiler
-from tests.node.conftest import Agent
+from tests.node.conftest import ROOT, Agent
 from tests.node.test_reconciler import Host, host
 
 __all__ = ["host"]
@@ -144,6 +148,72 @@ def _sleeper(folder: Path) -> Path:
     program.write_text("#!/bin/sh\nexec sleep 60\n")
     program.chmod(0o755)
     return program
+
+
+LIMIT = 64 << 20
+GROUPS = Path("/sys/fs/cgroup/memory")
+IN_A_GROUP = """
+import os, sys
+open(sys.argv[1], "w").write(str(os.getpid()))
+from agents.node import device_work
+print(device_work.ask("figures", sys.argv[2], within_s=5))
+"""
+
+
+@pytest.fixture
+def narrow() -> Iterator[Path]:
+    """A control group with less memory than a context on the fake GPU takes."""
+    group = GROUPS / f"gpuyard-test-{uuid4().hex}"
+    try:
+        group.mkdir()
+    except OSError:
+        pytest.skip("no control group can be made here")
+    (group / "memory.limit_in_bytes").write_text(str(LIMIT))
+    yield group
+    group.rmdir()
+
+
+@pytest.fixture
+def beside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """What systemd does for gpuyard-work.socket: each connection is the input and output of a process of its own."""
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    listener.bind(str(tmp_path / "work.sock"))
+    listener.listen()
+
+    def accept() -> None:
+        with suppress(OSError):
+            while True:
+                peer, _ = listener.accept()
+                with peer:
+                    subprocess.run([sys.executable, "-m", "agents.node.device_work"], stdin=peer, stdout=peer, cwd=ROOT)
+
+    threading.Thread(target=accept, daemon=True).start()
+    yield tmp_path / "work.sock"
+    listener.shutdown(socket.SHUT_RDWR)
+    listener.close()
+
+
+def test_the_work_on_a_gpu_has_memory_of_its_own_beside_the_agent(
+    gpus: FakeNvml, narrow: Path, beside: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def asked_by_an_agent() -> str:
+        command = [sys.executable, "-c", IN_A_GROUP, str(narrow / "cgroup.procs"), GPU]
+        return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=True).stdout
+
+    monkeypatch.setenv("GPUYARD_WORK_SOCKET", "/nobody/listens")
+    assert "'absent': 'the child ended with -9'" in asked_by_an_agent()
+
+    monkeypatch.setenv("GPUYARD_WORK_SOCKET", str(beside))
+    assert "'memory_tested_mib': 115" in asked_by_an_agent()
+
+
+def test_work_beside_the_agent_that_ends_without_a_word_is_no_figure(
+    gpus: FakeNvml, beside: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GPUYARD_WORK_SOCKET", str(beside))
+    assert "without an answer" in device_work.ask("reset", GPU, within_s=5)["absent"]
+    monkeypatch.setattr(device_work, "START_S", 0.0)
+    assert device_work.ask("figures", GPU, within_s=0.01) == {"absent": "no answer within 0 s"}
 
 
 def test_an_agent_with_a_driver_sends_what_it_measured_and_a_sick_gpu_proves_nothing(

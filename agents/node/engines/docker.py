@@ -200,14 +200,17 @@ class DockerEngine(Belongings, RunningInside):
 
     def logs(self, container: str, *, offset: int, limit: int) -> bytes:
         state = self.inspect(container)
+        is_over = not state.running and state.exit_code is not None
         with self._lock:
             following = self._logs.get(state.id)
-            if following is None or not following.covers(offset) or (following.ended and state.running):
+            # One that was opened before the end may have ended before it too: a container that is not started yet has
+            # no more to say than one that is over, and an engine that dies ends every stream.
+            if following is None or not following.covers(offset) or (following.ended and not following.to_the_end):
                 if following is not None:
                     following.stop()
-                following = Following(lambda: self._open_log(state.id), offset=offset)
+                following = Following(lambda: self._open_log(state.id), offset=offset, to_the_end=is_over)
                 self._logs[state.id] = following
-        if not state.running:
+        if is_over:
             following.wait_for_end()
         return following.read(offset=offset, limit=limit)
 

@@ -15,10 +15,11 @@ END_WAIT_S = 2.0
 
 
 class Following:
-    """One followed log. open_stream: opens the engine's log stream from its beginning."""
+    """One followed log. open_stream: opens the engine's log stream from its beginning. to_the_end: its container had
+    ended before, so that the stream's end is the log's."""
 
-    def __init__(self, open_stream: Callable[[], Answer], *, offset: int) -> None:
-        self._open = open_stream
+    def __init__(self, open_stream: Callable[[], Answer], *, offset: int, to_the_end: bool = False) -> None:
+        self._open, self.to_the_end = open_stream, to_the_end
         self._first = offset  # the byte that window[0] is
         self._window = bytearray()
         self._changed = threading.Condition()
