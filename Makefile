@@ -7,8 +7,9 @@ SHELL := /bin/sh
 
 BIN := .venv/bin
 READY := .venv/.gpuyard-ready
-# Tests start databases, engines and agents: more workers than cores only make them wait for each other.
-WORKERS ?= $(shell nproc 2>/dev/null || echo 2)
+# One more than cores: the longest tests mostly wait, for a fence or for a killed server. Many more would only make the
+# others wait for each other.
+WORKERS ?= $(shell expr $$(nproc 2>/dev/null || echo 2) + 1)
 # Linters load Django's settings, which want these; nothing connects.
 UNCONNECTED := DEBUG=1 DATABASE_URL=postgresql://nobody@127.0.0.1:1/none
 
