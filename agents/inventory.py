@@ -165,9 +165,13 @@ def _cliques(gpus: list[dict[str, Any]]) -> dict[str, int]:
 
 
 def shares(host: Host, gpus: int) -> dict[str, int]:
-    """Return the fixed share per GPU that a lease gets when it names none: 95 % of the machine, in equal parts."""
-    figures = ("cpu_milli", "ram_mib", "disk_mib")
-    return {f"{name}_per_gpu": getattr(host, name) * 95 // 100 // max(gpus, 1) for name in figures}
+    """Return the fixed share per GPU that a lease gets when it names none: 95 % of the machine, in equal parts.
+
+    Of the disk, what volumes have left of it.
+    """
+    figures = {"cpu_milli": host.cpu_milli, "ram_mib": host.ram_mib}
+    figures["disk_mib"] = max(0, host.disk_mib - host.volumes_mib)
+    return {f"{name}_per_gpu": figure * 95 // 100 // max(gpus, 1) for name, figure in figures.items()}
 
 
 def _integer(value: Any, most: int) -> int:

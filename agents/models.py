@@ -4,6 +4,7 @@ from django.db import models
 from django.db.models import Q
 
 from agents.execution_records import Execution
+from agents.host_volumes import HostVolume
 from agents.machine_records import Handover, MachineAccess, Maintenance
 from agents.measurement_records import MeasuredMinute
 from agents.records import (
@@ -32,6 +33,7 @@ __all__ = [
     "Handover",
     "Host",
     "HostEvent",
+    "HostVolume",
     "LogChunk",
     "MachineAccess",
     "Maintenance",
@@ -125,6 +127,7 @@ class Host(models.Model):
     cpu_milli = models.PositiveBigIntegerField(default=0)
     ram_mib = models.PositiveBigIntegerField(default=0)
     disk_mib = models.PositiveBigIntegerField(default=0)
+    volumes_mib = models.PositiveBigIntegerField(default=0)  # of that disk, what volumes take (agents.volumes)
     # The fixed share per GPU that a lease gets when it names none, recorded at verification.
     cpu_milli_per_gpu = models.PositiveBigIntegerField(default=0)
     ram_mib_per_gpu = models.PositiveBigIntegerField(default=0)
@@ -241,6 +244,7 @@ class Workload(models.Model):
     ready_at = models.DateTimeField(null=True, blank=True)
     unusable_since = models.DateTimeField(null=True, blank=True)
     unhealthy = models.CharField(max_length=200, blank=True)  # what its health check says while it fails
+    scratch_mib = models.PositiveBigIntegerField(null=True, blank=True)  # what it has on its scratch, where measured
     exited_at = models.DateTimeField(null=True, blank=True)
     gone_at = models.DateTimeField(null=True, blank=True)  # acknowledged: nothing of it is left
     # No answer sent after this may have renewed it: until + grace + margin its devices are not let again (the fence).

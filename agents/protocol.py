@@ -13,6 +13,7 @@ message, a restarted agent and a rebooted host need no code of their own.
 
 import hashlib
 import json
+import re
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, ClassVar, Self
 
@@ -123,6 +124,11 @@ def selftest_proof(*, seed: str, device: str) -> str:
         for column in columns:
             product.update(sum(a * b for a, b in zip(row, column, strict=True)).to_bytes(4, "big"))
     return product.hexdigest()
+
+
+def scratch_place(lease: str, member: int) -> str:
+    """Return what an engine calls the scratch of a member: the same for every epoch."""
+    return f"gy-scratch-{re.sub(r'[^A-Za-z0-9_.-]', '-', lease)}-{member}"
 
 
 class Message:
@@ -242,8 +248,10 @@ class WorkloadSpec(Message):
 
     health: dict[str, Any] | None = _of(dict, NONE, default=None)  # HealthCheck
     fixed_ports: dict[str, int] = _of(dict, default_factory=dict)  # container port -> the host port it must have
+    # {name, place, path, size_mib}: what the engine calls it, where it is seen inside, and how much it may hold.
+    volumes: list[dict[str, Any]] = _of(list, default_factory=list)
 
-    LATER = frozenset({"secrets", "registry_login", "health", "fixed_ports"})
+    LATER = frozenset({"secrets", "registry_login", "health", "fixed_ports", "volumes"})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -280,8 +288,9 @@ class WorkloadReport(Message):
     unusable: bool = _of(bool, default=False)  # use was lost (gpu_access_lost, ...): seconds end
     handover: dict[str, Any] | None = _of(dict, NONE, default=None)  # with `gone`: agents.node.cleaning.clean
     unhealthy: str = _of(str, default="")  # what the health check last said, while it fails; ends no seconds
+    volumes_mib: dict[str, int] = _of(dict, default_factory=dict)  # what its scratch and volumes hold, by their places
 
-    LATER = frozenset({"unhealthy", "handover"})
+    LATER = frozenset({"unhealthy", "handover", "volumes_mib"})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -334,8 +343,10 @@ class SyncAnswer(Message):
     wishes: list[dict[str, Any]] = _of(list, default_factory=list)  # fixed verbs: selftest, collect_logs, diagnose
     # With `desired`: leases that have nothing here to run and whose scratch is to be kept all the same.
     scratch: list[str] = _of(list, default_factory=list)
+    # With `desired`: places of volumes that are to be removed; each removal is told by an event. No other is touched.
+    drop_volumes: list[str] = _of(list, default_factory=list)
 
-    LATER = frozenset({"scratch"})
+    LATER = frozenset({"scratch", "drop_volumes"})
 
 
 # The inventory document (hashed as a whole): hostname, os, kernel, simulated, engine {name, version}, driver_version,
@@ -355,6 +366,9 @@ class SyncAnswer(Message):
 # n. Kinds: xid {xid, device, line}, started, exited {lease, member, epoch, exit_code}, deadline_stop {lease, member,
 # epoch}, stuck, adopted, refused_epoch, foreign_use, probe_restarted, agent_started {reason}, orphan_stopped
 # {container}.
+#
+# A volume that was ordered to be removed, and is: {n, kind "volume_gone", place}; told again by each life of the agent
+# that is ordered so.
 #
 # A receipt (AGENT.md section 6): {n, lease, member, epoch, prev, kind start|beat|stop|gap, boot_id, t_boot_s,
 # container, image_digest, devices [uuid], energy_mj, busy_s, sig}; sig: base64 Ed25519 over canonical_json of all but

@@ -12,7 +12,7 @@ from typing import Any
 
 from django.conf import settings
 
-from agents import cleaning, health, host_events, measurements, quiet, silence
+from agents import cleaning, health, host_events, measurements, quiet, silence, volumes
 from agents.models import Device, Host, Workload
 from agents.protocol import (
     FAILURES,
@@ -22,6 +22,7 @@ from agents.protocol import (
     DeviceReport,
     ProtocolError,
     WorkloadReport,
+    scratch_place,
     silent_life_s,
 )
 from apikit.clock import whole_second
@@ -71,6 +72,7 @@ def apply_workloads(
             continue
         was_stuck = workload.step == "stuck"
         _apply(workload, report, at)
+        volumes.used(host, report.volumes_mib, at=at)
         if workload.step == "stuck" and not was_stuck:
             outcome.stuck.append(workload)
         if report.spec_hash != workload.spec_hash:
@@ -133,7 +135,7 @@ def _last_known_alive(workload: Workload, at: datetime) -> datetime:
 
 _COLUMNS = (
     "step", "detail", "failure", "exit_code", "container", "image_digest", "ports", "progress", "ready_at",
-    "unusable_since", "unhealthy", "exited_at", "gone_at",
+    "unusable_since", "unhealthy", "exited_at", "gone_at", "scratch_mib",
 )  # fmt: skip
 
 
@@ -141,6 +143,9 @@ def _take_facts(workload: Workload, report: WorkloadReport) -> None:
     if report.exit_code is not None:
         workload.exit_code = max(-(2**31), min(report.exit_code, 2**31 - 1))
     workload.unhealthy = report.unhealthy[:200] if report.step in RUNNING_STEPS else ""
+    scratch = report.volumes_mib.get(scratch_place(workload.reference, workload.member))
+    if isinstance(scratch, int) and not isinstance(scratch, bool) and 0 <= scratch < 2**40:
+        workload.scratch_mib = scratch
     workload.container = (report.container or workload.container)[:80]
     workload.image_digest = (report.image_digest or workload.image_digest)[:100]
     ports = {name: port for name, port in report.ports.items() if isinstance(port, int) and 0 < port < 65536}

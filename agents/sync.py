@@ -30,6 +30,7 @@ from agents import (
     reports,
     silence,
     verification,
+    volumes,
     workloads,
 )
 from agents.models import Host, HostEvent, SelfTest, Workload
@@ -107,6 +108,7 @@ def answer(*, applied: Applied, hold_s: int, at: datetime) -> SyncAnswer:
         desired=None if unchanged else [_desired(workload, valid[workload.pk]).to_json() for workload in wanted],
         valid_for_s={workload_key(w.reference, w.member, w.epoch): valid[w.pk] for w in wanted},
         scratch=[] if unchanged else workloads.kept_scratch(host.pk),
+        drop_volumes=[] if unchanged else volumes.to_drop(host.pk),
         wishes=[*verification.wishes(host, at=at), *executions.wishes(host, at=at)],
         **_common(applied, hold_s=hold_s, at=at),
     )
@@ -252,6 +254,8 @@ def _take_events(host: Host, request: SyncRequest, *, at: datetime) -> int:
             verification.answered(host, event, at=at)
         elif kind == "exec":
             executions.answered(host, event, at=at)
+        elif kind == "volume_gone":
+            volumes.dropped(host, event, at=at)
     return highest
 
 

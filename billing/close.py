@@ -15,7 +15,7 @@ from django.db import DataError, connection, transaction
 from django.db.backends.postgresql.psycopg_any import DateTimeTZRange
 from django.db.models import Q
 
-from billing import charging, downtime, grants, ledger, shards
+from billing import charging, downtime, grants, ledger, reserves, shards
 from billing.models import Account, BillingRun, Grant, Journal
 from billing.models.accounts import AccountKind
 
@@ -160,6 +160,7 @@ def close(*, shard: int, to: datetime, at: datetime) -> Closed | None:
         return None
     with connection.cursor() as cursor:
         cursor.execute(LOCK_WALLETS, {"shard": shard})
+    reserves.draw_all(shard=shard, at=at)
     gross_micros = _post_sums(shard=shard, start=start, to=to, at=at)
     BillingRun.objects.create(shard=shard, during=DateTimeTZRange(start, to), posted_at=at, gross_micros=gross_micros)
     downtime.post_covered(shard=shard, at=at)

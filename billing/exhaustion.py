@@ -248,6 +248,7 @@ def warn_due(*, at: datetime) -> list[RunningDryWarning]:
     new = []
     for lead_s in WARN_AHEAD_S:
         near = AccountBalance.objects.filter(exhaust_at__gt=at, exhaust_at__lte=at + timedelta(seconds=lead_s))
+        near = near.exclude(account__reserves__drawn_from__isnull=False)  # it is used up: what is kept is drawn on
         for wallet_id, exhaust_at in near.order_by("pk").values_list("pk", "exhaust_at"):
             assert exhaust_at is not None  # the filter says so
             warning, fresh = RunningDryWarning.objects.get_or_create(

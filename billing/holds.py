@@ -153,6 +153,26 @@ def capture(*, reference: str, amount_micros: int, to: Account, key: str, at: da
 
 
 @transaction.atomic
+def lower(*, reference: str, to: str, amount_micros: int, at: datetime) -> None:
+    """Let a hold keep less, under another name (a hold is settled once); nothing of it is left where that is 0.
+
+    What comes free first is what was taken first: grants before the wallet, as usage draws them.
+    """
+    hold = Hold.objects.select_related("account").get(reference=reference, settlement=None)
+    ledger.lock([hold.account_id])
+    if not 0 <= amount_micros <= hold.amount_micros:
+        raise ValueError(f"{reference} holds {hold.amount_micros}, and cannot be lowered to {amount_micros}")
+    parts = [(part.account, part.amount_micros) for part in hold.parts.select_related("account").order_by("pk")]
+    _settle(hold, captured_micros=0, cause="lowered", at=at)
+    if amount_micros:
+        less = Hold(account=hold.account, reference=to, amount_micros=amount_micros, placed_at=at)
+        less.expires_at = hold.expires_at
+        less.save(force_insert=True)
+        _keep(less, list(reversed(parts)))
+        exhaustion.refresh(accounts=[hold.account_id], at=at)
+
+
+@transaction.atomic
 def release_expired(*, at: datetime) -> int:
     """Give back the holds whose time is over; return how many."""
     expired = Hold.objects.filter(expires_at__lte=at, settlement=None).order_by("account_id", "pk")

@@ -205,3 +205,9 @@ GROUP BY p.id HAVING count(j.id) <> CASE WHEN p.state = 'settled' THEN 1 ELSE 0 
     FROM running r JOIN charged c ON c.id = r.id GROUP BY r.payer_id
 )
 SELECT payer_id, concat('stored ', stored, ', true ', right_num) FROM payer WHERE stored <> right_num
+
+-- invariant: a reserve is what its hold keeps
+SELECT r.id, concat('reserve of ', r.reference, ' ', r.held_micros, ', held ', coalesce(h.amount_micros, 0))
+FROM billing_reserve r LEFT JOIN billing_hold h ON h.reference = concat(r.reference, ':', r.n)
+    AND NOT EXISTS (SELECT FROM billing_holdsettlement s WHERE s.hold_id = h.id)
+WHERE r.held_micros <> coalesce(h.amount_micros, 0) OR r.held_micros > r.full_micros

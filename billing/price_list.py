@@ -94,6 +94,7 @@ class FirstPrice:
     series: Series
     price_micros_per_hour: int
     minimum_s: int = 0
+    unit: str = "gpu_hour"
 
 
 @transaction.atomic
@@ -120,6 +121,7 @@ def publish_first(prices: Sequence[FirstPrice], *, starts_at: datetime, cause: s
             during=DateTimeTZRange(starts_at, None),
             price_micros_per_hour=first.price_micros_per_hour,
             minimum_s=first.minimum_s,
+            unit=first.unit,
             cause=cause,
             published_at=at,
         )

@@ -6,6 +6,7 @@ from uuid import UUID
 from apikit.instants import instant, instant_or_none
 from billing import costs, documents, entries, pricing, statements, wallets
 from billing.models import Budget, Invoice, Payment, Payout, PriceVersion, Transfer
+from billing.models.meters import Use
 
 
 def wallet(found: wallets.Balance) -> dict[str, Any]:
@@ -63,7 +64,10 @@ def line(found: costs.Line, currency: str) -> dict[str, Any]:
         "member": found.member,
         "use": found.use,
         "what": found.what,
-        "price": {**pricing.money(found.price_micros_per_hour, currency), "per": "gpu_hour"},
+        "price": {
+            **pricing.money(found.price_micros_per_hour, currency),
+            "per": "gib_hour" if found.use == Use.STORAGE else "gpu_hour",
+        },
         "quantity": found.quantity,
         "from": instant(found.start),
         "to": instant_or_none(found.end),

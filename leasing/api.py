@@ -2,14 +2,16 @@
 
 from typing import Any, ClassVar
 
+from django.conf import settings
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from apikit import pagination
+from apikit import pagination, strict_query
 from apikit.instants import instant, instant_or_none
 from apikit.strict_fields import Choice, DisplayText, Integer, ListOf, Name, StrictSerializer, Text, fault
-from leasing import images
+from leasing import images, volume_rendering, volumes
 from leasing.models import Image
+from leasing.volume_models import Volume
 from tenants import vault
 from tenants.access import OrganizationView
 from tenants.models import Secret
@@ -67,6 +69,19 @@ class ImageBody(StrictSerializer):
 
     def validate(self, values: dict[str, Any]) -> dict[str, Any]:
         return {"name": values["slug"], **values}
+
+
+class VolumeName(Text):
+    def __init__(self, **options: Any) -> None:
+        super().__init__(min_length=1, max_length=63, pattern=r"[a-z0-9]([a-z0-9-]*[a-z0-9])?", **options)
+
+
+class VolumeBody(StrictSerializer):
+    """region: where it is to live; without one it lives where its first lease is."""
+
+    name = VolumeName(code="bad_name")
+    size_gib = Integer(min_value=1, max_value=settings.VOLUME_MOST_GIB)
+    region = Text(max_length=60, required=False)
 
 
 class SecretBody(StrictSerializer):
@@ -173,3 +188,44 @@ class SecretItem(OrganizationView):
         self.check_version(secret.version)
         vault.forget(secret=secret, at=self.at, actor=self.principal.actor, request_id=self.request_id)
         return Response(status=204)
+
+
+class VolumeCollection(OrganizationView):
+    """Storage that outlives leases. A lease mounts it by its name; it is charged by GiB and hour until its end."""
+
+    policy: ClassVar = {"get": "leases:read", "post": "leases:write"}
+    query: ClassVar = {
+        "get": {**pagination.PARAMETERS, "state": strict_query.choices(*Volume.State.values)}
+    }  # fmt: skip
+
+    def get(self, request: Request) -> Response:
+        """Those that are there; with `state` also those that were."""
+        states = self.parameters.get("state", (*Volume.LIVE, Volume.State.DELETING))
+        rows = self.mine(Volume).filter(state__in=states).select_related("host__zone__region", "lease")
+        return self.page(rows, volume_rendering.volume)
+
+    def post(self, request: Request) -> Response:
+        asked = self.read(VolumeBody)
+        made = volumes.create(
+            organization_id=self.organization.pk, name=asked["name"], size_gib=asked["size_gib"],
+            region=asked.get("region"), at=self.at, actor=self.principal.actor, request_id=self.request_id,
+        )  # fmt: skip
+        return self.created(volume_rendering.volume(made), version=made.version, location=f"/volumes/{made.public_id}")
+
+
+class VolumeItem(OrganizationView):
+    policy: ClassVar = {"get": "leases:read", "delete": "leases:write"}
+
+    def get(self, request: Request, id: str) -> Response:
+        volume = self._found(id)
+        return self.one(volume_rendering.volume(volume), version=volume.version)
+
+    def delete(self, request: Request, id: str) -> Response:
+        """Destroy it with all that is in it; charged until now. Its host confirms the removal."""
+        volume = self._found(id)
+        self.check_version(volume.version)
+        gone = volumes.delete(volume_id=volume.pk, at=self.at, actor=self.principal.actor, request_id=self.request_id)
+        return self.one(volume_rendering.volume(gone), version=gone.version)
+
+    def _found(self, id: str) -> Volume:
+        return self.found(self.mine(Volume).select_related("host__zone__region", "lease"), "volume", id)

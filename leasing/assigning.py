@@ -18,7 +18,7 @@ from agents import fence
 from agents.models import Device, Host, Workload
 from apikit import statements
 from apikit.errors import DomainError
-from leasing import calendar, moves, starting
+from leasing import calendar, moves, starting, volumes
 from leasing.calendar import DevicesTaken, Seat
 from leasing.models import Lease, LeaseMember
 from leasing.moves import WrongState
@@ -111,6 +111,7 @@ def _together(acts: Sequence[tuple[UUID, Assignment]], *, at: datetime) -> dict[
          for lease in now],
         at=at,
     )  # fmt: skip
+    volumes.bind_placed(going, at=at)
     for lease in going:
         moves.enter(lease, State.PROVISIONING if starts[lease.pk] == at else State.SCHEDULED, at=at)
     _write(going)

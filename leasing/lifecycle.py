@@ -16,7 +16,7 @@ from django.db.models import Q
 from agents import workloads
 from apikit.instants import instant as instant_text
 from billing import holds, metering
-from leasing import broken_promises, calendar, starting, terms
+from leasing import broken_promises, calendar, starting, terms, volumes
 from leasing.models import Lease
 from leasing.moves import WrongState, locked, move
 from leasing.states import EndReason, State
@@ -57,6 +57,8 @@ def activate(*, lease_id: UUID, at: datetime, now: datetime) -> Lease:
     lease.failed_starts = 0
     lease.meter_seq += 1
     starting.start_meters(lease, at=at)
+    if lease.volumes:
+        volumes.mounted(lease, at=at)
     return move(lease, State.ACTIVE, at=now, reason="ready", ready_at=instant_text(at))
 
 
@@ -154,6 +156,8 @@ def _finish(lease: Lease, *, at: datetime) -> Lease:
     lease.charged_micros = metering.finish(reference=lease.public_id, at=at, ended_by=lease.ending_reason)
     holds.release(reference=lease.public_id, at=at)
     workloads.drop_scratch(reference=lease.public_id)
+    if lease.volumes:
+        volumes.let_go(lease, at=at)
     return move(
         lease,
         State.ENDED,

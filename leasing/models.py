@@ -90,6 +90,8 @@ class Lease(models.Model):
     jupyter = models.BooleanField(default=False)
     health = models.JSONField(null=True, blank=True)  # protocol.HealthCheck
     service_ports = models.JSONField(default=dict, blank=True)  # {"ssh": 22, "jupyter": 8888}: what a port is for
+    # Volumes that it mounts: {volume, name, path, place, size_gib}, as when it was asked for.
+    volumes = models.JSONField(default=list, blank=True)
     name = models.CharField(max_length=64, blank=True)
     labels = models.JSONField(default=dict, blank=True)
 
@@ -346,4 +348,4 @@ class Allocation(models.Model):
         return f"{self.device_id} from {start}"
 
 
-from leasing import notice_models  # noqa: E402, F401 - models of this app, in a module of their own
+from leasing import notice_models, volume_models  # noqa: E402, F401 - models of this app, in modules of their own

@@ -22,6 +22,8 @@ from leasing import (
     promised_price,
     secrets_at_start,
     terms,
+    volume_wishes,
+    volumes,
 )  # fmt: skip
 from leasing.grammar import GrammarError, Option, Request, from_fields, parse
 from leasing.models import Lease, Quote
@@ -48,6 +50,7 @@ class Wanted:
     constraints: Mapping[str, Any] = field(default_factory=dict)
     container: Mapping[str, Any] = field(default_factory=dict)  # those named in CONTAINER
     manners: Mapping[str, Any] = field(default_factory=dict)  # name, labels, on_interrupt, on_exit, notice_s
+    volumes: tuple[volume_wishes.VolumeWish, ...] = ()
     read_against: catalogue_view.View | None = field(default=None, compare=False, repr=False)
 
     @property
@@ -78,6 +81,12 @@ def understand(*, organization: Organization, asked: Mapping[str, Any], at: date
         _check_bare(request, asked)
         constraints |= {"bare": True, "whole_machine": True}
     currency, regions = _places(organization, request, constraints, view)
+    wishes: tuple[volume_wishes.VolumeWish, ...] = ()
+    if asked.get("volumes"):
+        wishes, regions = volume_wishes.understand(
+            organization_id=organization.pk, asked=asked["volumes"], request=request, currency=currency,
+            regions=regions, at=at,
+        )  # fmt: skip
     cap = constraints.pop("max_price", None)
     if cap is not None:
         if cap["currency"] != currency:
@@ -86,13 +95,24 @@ def understand(*, organization: Organization, asked: Mapping[str, Any], at: date
     return Wanted(
         request, image, term, currency, regions, constraints, chosen(asked, CONTAINER),
         chosen(asked, MANNERS) | ({"on_interrupt": asked.get("on_interrupt") or OnInterrupt.END} if bare else {}),
-        view,
+        wishes, view,
     )  # fmt: skip
 
 
 def _check_bare(request: Request, asked: Mapping[str, Any]) -> None:
     """A whole machine has no image and no container, and cannot be moved: what was done to it by hand stays on it."""
-    for name in ("image", "image_id", "command", "env", "ports", "secrets", "registry_secret", "jupyter", "health"):
+    for name in (
+        "image",
+        "image_id",
+        "command",
+        "env",
+        "ports",
+        "secrets",
+        "registry_secret",
+        "jupyter",
+        "health",
+        "volumes",
+    ):
         if asked.get(name):
             raise _invalid(f"/{name}", "exactly_one_of", "A whole machine starts no image: leave this out.")
     if any(option.slice for option in request.options):
@@ -228,6 +248,7 @@ def draft(*, organization: Organization, wanted: Wanted, at: datetime, priced_at
         ssh_keys=wanted.container.get("ssh_keys", []),
         secrets=wanted.container.get("secrets", []),
         registry_secret=wanted.container.get("registry_secret", ""),
+        volumes=volumes.plan(wanted.volumes),
         **wanted.manners,
         min_runtime_s=settings.RECLAIM_MIN_RUNTIME_S,
         term_kind=wanted.term.kind,
@@ -269,8 +290,8 @@ def request_lease(
 ) -> Lease:
     """Write a pending lease at today's prices (or the quote's), and hold the money for its first minutes.
 
-    Raises gpu_quota.QuotaExceeded, budgets.BudgetExceeded, holds.InsufficientFunds or NothingForSale; nothing has been
-    written then.
+    Raises gpu_quota.QuotaExceeded, budgets.BudgetExceeded, holds.InsufficientFunds, NothingForSale or
+    volumes.VolumeInUse; nothing has been written then.
     """
     if wanted.constraints.get("bare") and not wanted.container.get("ssh_keys"):
         raise _invalid("/ssh_keys", "required", "A whole machine is entered over SSH: give a public key.")
@@ -294,7 +315,10 @@ def request_lease(
         owner=organization.pk, currency=lease.currency, amount_micros=lease.held_micros, reference=lease.public_id,
         expires_at=at + KEEP_HOLD, at=at,
     )  # fmt: skip
-    return moves.create(lease, reason="requested", at=at)
+    taken = volumes.take(organization, wanted.volumes, lease=lease, at=at) if wanted.volumes else []
+    lease = moves.create(lease, reason="requested", at=at)
+    volumes.give(taken, lease=lease)
+    return lease
 
 
 def _lock(organization_id: UUID) -> Statement:

@@ -9,7 +9,7 @@ from django.conf import settings
 from agents import workloads
 from agents.models import Device, Host, Workload
 from billing import commission, metering
-from leasing import calendar, secrets_at_start, workload_spec
+from leasing import calendar, secrets_at_start, volumes, workload_spec
 from leasing.models import Lease, LeaseMember
 from leasing.states import VALID_FOR_S, OnInterrupt
 
@@ -65,6 +65,7 @@ def _wanted(lease: Lease, held: Bound) -> list[workloads.Wanted]:
                 registry_login=bool(lease.registry_secret),
                 health=lease.health,
                 spread=lease.pk.int + lease.epoch,
+                volumes=lease.volumes,
             ),
             valid_for_s=_valid_for_s(lease),
             stop_grace_s=settings.WORKLOAD_STOP_GRACE_S,
@@ -114,7 +115,10 @@ def _member_plan(
         units={device.uuid: units for device, units in devices if units != calendar.WHOLE},
         cpu_milli=max(host.cpu_milli_per_gpu * eighths // 8, lease.constraints.get("min_cpu_milli", 0)),
         ram_mib=max(host.ram_mib_per_gpu * eighths // 8, lease.constraints.get("min_ram_mib", 0)),
-        disk_mib=max(host.disk_mib_per_gpu * eighths // 8, lease.constraints.get("min_disk_mib", 0)),
+        # What is made for it of the host's disk now comes off its share.
+        disk_mib=max(
+            host.disk_mib_per_gpu * eighths // 8 - volumes.where(lease)[1], lease.constraints.get("min_disk_mib", 0)
+        ),
         ports=_port_range(host) if in_gang else None,
     )
 

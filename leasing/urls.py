@@ -7,6 +7,8 @@ from leasing import api
 urlpatterns = [
     path("images", api.ImageCollection.as_view(), name="image_list"),
     path("images/<str:id>", api.ImageItem.as_view(), name="image"),
+    path("volumes", api.VolumeCollection.as_view(), name="volume_list"),
+    path("volumes/<str:id>", api.VolumeItem.as_view(), name="volume"),
     path("secrets", api.SecretCollection.as_view(), name="secret_list"),
     path("secrets/<str:id>", api.SecretItem.as_view(), name="secret"),
 ]

@@ -4,7 +4,7 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from leasing import promised_price
+from leasing import promised_price, volumes
 from leasing.assigning import Assignment
 from leasing.calendar import CLEANING_MARGIN_S
 from leasing.compat import ImageNeeds
@@ -12,6 +12,8 @@ from leasing.models import Lease
 from scheduler import pool as pools
 from scheduler.placement import Ask, Placement, Want
 from scheduler.pool import Pool, seconds
+
+LEAST_BESIDE_MIB = 1024  # of disk for the container itself, beside the volumes that are made with it
 
 
 def options_of(options: dict[str, Any]) -> tuple[Want, ...]:
@@ -32,6 +34,7 @@ def ask_for(lease: Lease, pool: Pool, *, at: datetime, grace_s: int) -> Ask:
     """Return what the engine is asked for a lease: from its start (now, or later) until its known end and cleaning."""
     limits = lease.constraints
     start = max(lease.start_at, at) if lease.start_at else at
+    volume_hosts, new_mib = volumes.where(lease)
     return Ask(
         options=options_of(lease.request_options),
         organization=str(lease.organization_id),
@@ -53,7 +56,8 @@ def ask_for(lease: Lease, pool: Pool, *, at: datetime, grace_s: int) -> Ask:
         bare_metal=limits.get("bare", False),
         min_cpu_milli=limits.get("min_cpu_milli", 0),
         min_ram_mib=limits.get("min_ram_mib", 0),
-        min_disk_mib=limits.get("min_disk_mib", 0),
+        min_disk_mib=limits.get("min_disk_mib", LEAST_BESIDE_MIB if new_mib else 0) + new_mib,
+        only_hosts=pool.keys_of({str(pk) for pk in volume_hosts}) if volume_hosts else None,
     )
 
 

@@ -131,6 +131,8 @@ def _still_good(kept: Kept, ask: Ask, pool: Pool) -> bool:
         host = pool.hosts.get(str(member.host))
         if host is None or host.out_of_service or host.key in ask.exclude_hosts:
             return False
+        if ask.only_hosts is not None and host.key not in ask.only_hosts:
+            return False
         devices = {device.key: device for device in host.devices}
         for seat in member.seats:
             device, mask = devices.get(seat.device), units_mask(seat.start, seat.stop)

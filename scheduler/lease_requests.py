@@ -3,6 +3,8 @@
 import re
 from typing import Any
 
+from django.conf import settings
+
 from agents import public_keys
 from apikit.strict_fields import (
     Boolean,
@@ -20,7 +22,7 @@ from apikit.strict_fields import (
     fault,
 )
 from audit import ids
-from leasing.api import HealthCheckBody
+from leasing.api import HealthCheckBody, VolumeName
 from leasing.requesting import CONTAINER
 from leasing.states import OnInterrupt
 from leasing.terms import PERIODS
@@ -182,7 +184,16 @@ class PlacedRequest(StrictSerializer):
                 raise fault("exactly_one_of", f"Name {name} or {other}, not both.", pointer=f"/{other}")
 
 
+class MountedVolume(StrictSerializer):
+    """A volume by its name, and where the container sees it; size_gib: have it made if there is none."""
+
+    name = VolumeName()
+    path = Text(max_length=200, pattern=r"(/[A-Za-z0-9._-]{1,64}){1,8}")
+    size_gib = Integer(min_value=1, max_value=settings.VOLUME_MOST_GIB, required=False)
+
+
 class LeaseRequest(PlacedRequest):
+    volumes = ListOf(child=MountedVolume(), max_length=8, required=False)
     if_no_capacity = Choice(choices=["queue", "refuse"], required=False)
     quote = PublicId("quote", decode=ids.decode, required=False)
 

@@ -13,6 +13,8 @@ from typing import Any, NamedTuple
 from uuid import UUID
 
 from django.db import connection
+from django.db.models import F
+from django.db.models.functions import Greatest
 from prometheus_client import Counter
 
 from agents import capacity
@@ -92,7 +94,9 @@ class HostRows(NamedTuple):
     lines: Mapping[UUID, tuple[Line, ...]]
 
 
-_HOST_COLUMNS = (*HostRow._fields[:22], "zone__slug", "zone__region__slug", "zone__region__currency")
+# Its disk is what volumes have left of it.
+_OWN_COLUMNS = ["disk_left_mib" if name == "disk_mib" else name for name in HostRow._fields[:22]]
+_HOST_COLUMNS = (*_OWN_COLUMNS, "zone__slug", "zone__region__slug", "zone__region__currency")
 _DEVICE_COLUMNS = (*DeviceRow._fields[:8], "readings__mig")
 # A start that is not a whole second counts from the second it lies in, an end until the next: never too early. What
 # renews itself has no end that anybody could count on.
@@ -110,7 +114,8 @@ ORDER BY held.id
 
 def read(host_ids: Collection[UUID] | None) -> dict[UUID, HostRows]:
     """Return these hosts as the database has them, or all; one that serves no more is not among them."""
-    hosts = Host.objects.filter(state__in=SERVING).order_by("pk")
+    left = Greatest(F("disk_mib") - F("volumes_mib"), 0)
+    hosts = Host.objects.filter(state__in=SERVING).annotate(disk_left_mib=left).order_by("pk")
     devices = Device.objects.filter(model__isnull=False, host__state__in=SERVING).order_by("host_id", "index")
     if host_ids is not None:
         hosts, devices = hosts.filter(pk__in=host_ids), devices.filter(host__in=host_ids)

@@ -64,6 +64,7 @@ def _lease(
         "ssh_keys": row.ssh_keys,
         "secrets": row.secrets,
         "registry_secret": row.registry_secret or None,
+        "volumes": [{"name": each["name"], "path": each["path"], "id": each["volume"]} for each in row.volumes],
         "jupyter": row.jupyter,
         "health": row.health,
         "on_interrupt": row.on_interrupt,

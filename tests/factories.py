@@ -79,6 +79,16 @@ def price(
     return version
 
 
+def storage_price(*, micros: int = 360, region: str = "sim", starts_at: datetime = NOON) -> PriceVersion:
+    """Put a GiB of storage on the price list, in the region's currency."""
+    make_zone(f"{region}-1")
+    currency = Region.objects.get(slug=region).currency
+    series = price_list.Series("storage", region, "verified", "on_demand", "storage", currency)
+    return price_list.publish(
+        series=series, price_micros_per_hour=micros, starts_at=starts_at, cause="test", at=starts_at, unit="gib_hour"
+    )
+
+
 def make_tenant(*, micros: int = 1_000_000_000, currency: str = "XTS", **fields: Any) -> Organization:
     """An organization with money in its wallet."""
     tenant = make_organization(**({"currency": currency, "name": "Tenant"} | fields))

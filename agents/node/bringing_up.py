@@ -20,6 +20,7 @@ from agents.node.engines import (
     EngineError,
     Login,
     Plan,
+    VolumeMount,
 )
 from agents.node.engines.pulling import repository_of
 from agents.node.workload import Workload
@@ -221,12 +222,17 @@ class BringUp:
     def _plan(self, files: tenant_files.Put) -> Plan:
         spec, workload, driver = self._spec, self._w, self._r.driver
         tenant = {name: value for name, value in spec.env.items() if not name.startswith(REFUSED_ENV)}
+        mounts = [VolumeMount(v["place"], v["path"], v["size_mib"]) for v in spec.volumes]
         lease = {
             "GPUYARD_LEASE": workload.lease,
             "GPUYARD_MEMBER": str(workload.member),
             "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
             **files.platform_env,
             "GPUYARD_SCRATCH": self._r.engine.scratch_inside(workload.scratch),
+            **{
+                f"GPUYARD_VOLUME_{volume['name'].upper().replace('-', '_')}": self._seen_at(mount)
+                for volume, mount in zip(spec.volumes, mounts, strict=True)
+            },
         }
         labels = {
             LABEL_HOST: self._r.host,
@@ -258,4 +264,9 @@ class BringUp:
             device_nodes=driver.device_nodes(spec.devices),
             files=files.folder,
             scratch=workload.scratch,
+            volumes=mounts,
         )
+
+    def _seen_at(self, mount: VolumeMount) -> str:
+        """Return where a container sees a volume: at its path, or where nothing is mounted, on the host."""
+        return mount.path if self._r.engine.mounts else self._r.engine.scratch_inside(mount.place)

@@ -166,7 +166,9 @@ def _check(name: str, passed: bool | None, detail: str = "") -> Check:
 
 
 def collect_left_overs(reconciler: "Reconciler") -> None:
-    """Remove networks and scratch with our label that belong to nobody any more; what fails is tried the next time."""
+    """Remove networks and scratch with our label that belong to nobody any more, and the volumes that we were told to;
+    what fails is tried the next time."""
+    reconciler.disk_use.remove()
     with reconciler.lock:
         live = [w for w in reconciler.workloads.values() if not w.over]
         names, kept = {w.name for w in live}, {w.scratch for w in live}

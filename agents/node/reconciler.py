@@ -14,6 +14,7 @@ from agents.node import admission, clocks
 from agents.node.bell import Bell
 from agents.node.bringing_up import BringUp
 from agents.node.claims import Claims
+from agents.node.disk_use import DiskUse
 from agents.node.drivers import Driver
 from agents.node.engines import Container, Engine, EngineError
 from agents.node.for_root import ForRoot
@@ -64,7 +65,7 @@ class Reconciler:
         self._up: dict[Key, BringUp] = {}
         self.observing = Observing(engine=engine, host=host, now_s=now_s)
         self.orphans, self.claims = Orphans(self), Claims(self)
-        self.kept_scratch = KeptScratch(self)
+        self.kept_scratch, self.disk_use = KeptScratch(self), DiskUse(self)
         self._said: set[str] = set()
         self._answered_s: float | None = None
         self._silence_limit_s = 30.0
@@ -82,6 +83,7 @@ class Reconciler:
                 admission.take_in(self, [protocol.DesiredWorkload.from_json(row) for row in answer.desired])
                 self.synced = True
                 self.kept_scratch.take({row["lease"] for row in answer.desired} | set(answer.scratch))
+                self.disk_use.drop({str(place) for place in answer.drop_volumes})
             for key, workload in list(self.workloads.items()):
                 valid_for_s = answer.valid_for_s.get(workload.text_key)
                 if valid_for_s is None and answer.desired is not None and workload.wanted:
@@ -155,6 +157,7 @@ class Reconciler:
                 for key in sorted(self.workloads):
                     self._step(self.workloads[key], observed, now)
                 self.orphans.stop(observed, now)
+                self.disk_use.look(now)
             if self._receipts is not None:
                 self._receipts.beat(list(self.workloads.values()))
             return self._next_look_s(self.now_s())
@@ -175,7 +178,7 @@ class Reconciler:
             return min(RETRY_ENGINE_MIN_S * 2.0 ** min(self.observing.failures - 1, 16), RETRY_ENGINE_MAX_S)
         waits = [LIST_EVERY_S, *(due - now for due in self.observing.due_s())]
         waits += [w.deadline_s - now for w in self.workloads.values() if w.deadline_s is not None and not w.over]
-        waits += [due - now for due in (*self.orphans.due_s(), *self.watching.due_s())]
+        waits += [due - now for due in (*self.orphans.due_s(), *self.watching.due_s(), self.disk_use.due_s())]
         return max(0.05, min(waits))
 
     def _step(self, workload: Workload, observed: dict[str, Container], now: float) -> None:

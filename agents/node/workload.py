@@ -49,6 +49,7 @@ class Workload:
     sealed: str = ""  # base64: what only this host can open, as the newest full list brought it
     progress: dict[str, Any] = field(default_factory=dict)
     unhealthy: str = ""  # what its health check said, while it fails
+    volumes_mib: dict[str, int] = field(default_factory=dict)  # what was in its scratch and volumes, by place
     since_s: float = 0.0  # seconds since boot at which it came into its step
     saved_deadline_s: float | None = None  # the deadline that the journal has
 
@@ -68,7 +69,7 @@ class Workload:
     @property
     def scratch(self) -> str:
         """Return the name of its lease's scratch on this host: the same for every epoch."""
-        return f"gy-scratch-{re.sub(r'[^A-Za-z0-9_.-]', '-', self.lease)}-{self.member}"
+        return protocol.scratch_place(self.lease, self.member)
 
     @property
     def devices(self) -> list[str]:
@@ -107,5 +108,6 @@ class Workload:
             progress=dict(self.progress),
             unusable=self.unusable,
             unhealthy=self.unhealthy[:200],
+            volumes_mib=dict(self.volumes_mib),
             handover=self.handover,
         ).to_json()

@@ -6,6 +6,7 @@ from billing.models.grants import Grant
 from billing.models.meters import Adjustment, BillingRun, Meter, MeterFact, Segment, Void
 from billing.models.payments import InboxEvent, Payment, Payout, Refund
 from billing.models.prices import PriceSeries, PriceVersion
+from billing.models.reserves import Reserve
 from billing.models.terms import (
     Budget,
     BudgetAlarm,
@@ -43,6 +44,7 @@ __all__ = [
     "PriceSeries",
     "PriceVersion",
     "Refund",
+    "Reserve",
     "RunningDryWarning",
     "Segment",
     "Transfer",

@@ -230,6 +230,10 @@ WORKLOAD_VALID_FOR_S = env.seconds("WORKLOAD_VALID_FOR_S", 60)
 WORKLOAD_STOP_GRACE_S = env.seconds("WORKLOAD_STOP_GRACE_S", 30)
 FENCE_MARGIN_S = env.seconds("FENCE_MARGIN_S", 30)
 REQUEST_HOLD_MINUTES = env.seconds("REQUEST_HOLD_MINUTES", 10)
+# So many days of a volume's storage are held in its organization's wallet: so long it is kept once the money is out.
+STORAGE_RESERVE_DAYS = env.seconds("STORAGE_RESERVE_DAYS", 3)
+VOLUME_MOST_GIB = env.seconds("VOLUME_MOST_GIB", 4096)
+VOLUMES_PER_ORGANIZATION = env.seconds("VOLUMES_PER_ORGANIZATION", 100)
 # `on_exit: restart` starts a container again so often within the window, then its lease ends.
 ON_EXIT_RESTARTS = 3
 ON_EXIT_WINDOW = timedelta(minutes=10)

@@ -71,6 +71,11 @@ _OBJECTS = {
         " vendor:text? architectures:list ports:list command:list? size_mib:int? own:bool created_at:at"
     ),
     "Secret": "id:text version:int actions:texts name:text created_at:at",
+    "Volume": (
+        "id:text version:int actions:texts name:text size_gib:int used_gib:any state:text state_since:at region:text?"
+        " host:text? host_state:text? lease:text? kept_from:text? price:price price_per_hour:money reserved:money"
+        " charged_since:at? destroy_at:at? created_at:at ended_at:at? end_reason:text? simulated:bool"
+    ),
     "GpuModel": "id:text slug:text aliases:texts vendor:text name:text mig_profiles:list fractions:list actions:texts",
     "Region": "id:text slug:text name:text currency:text simulated:bool zones:texts actions:texts",
     "MarketPrice": (
@@ -151,7 +156,8 @@ _SHOWN = {
     "lease": "Lease", "lease_events": "LeaseEvent", "lease_logs": "LogPiece", "lease_members": "Member",
     "lease_exec": "Execution", "lease_metrics": "Metrics",
     "lease_charges": "Charges", "lease_receipt": "Receipt", "offer": "Offer", "quote": "Quote", "image": "Image",
-    "secret": "Secret", "gpu_model": "GpuModel", "region": "Region", "market": "MarketPrice", "host": "Host",
+    "secret": "Secret", "volume": "Volume",
+    "gpu_model": "GpuModel", "region": "Region", "market": "MarketPrice", "host": "Host",
     "host_devices": "Device", "host_events": "HostEvent", "host_score": "Score", "host_self_test": "SelfTest",
     "host_earnings": "HostEarnings", "host_summary": "HostSummary", "host_price_advice": "PriceAdvice",
     "host_maintenance": "Maintenance",

@@ -25,7 +25,8 @@ from tenants import keys, organizations, roles
 from tenants.models import ApiKey, Organization
 
 REGION = "sim"
-MICROS_PER_GIB_HOUR = 25_000
+MICROS_PER_GIB_HOUR = 25_000  # of a GPU's memory
+STORAGE_MICROS_PER_GIB_HOUR = 200  # of disk
 TERMS = {"on_demand": 100, "reserved:P1W": 90, "reserved:P1M": 75, "reserved:P1Y": 55}  # percent
 SPOT_BY_NOTICE_S = {0: 40, 120: 45, 600: 50}  # percent; who must be told longer ahead pays more
 FIRST_MONEY_MICROS = 10_000 * 1_000_000
@@ -59,6 +60,8 @@ def publish_prices(*, at: datetime) -> int:
     """Publish a price for each model of the catalogue in the simulated region; return how many were missing."""
     region = Region.objects.get(slug=REGION)
     prices = [price for model in GpuModel.objects.exclude(memory_gib=None) for price in _prices_of(model, region)]
+    storage = price_list.Series("storage", region.slug, "verified", "on_demand", "storage", region.currency)
+    prices.append(FirstPrice(storage, STORAGE_MICROS_PER_GIB_HOUR, unit="gib_hour"))
     return price_list.publish_first(prices, starts_at=at, cause="simulated market", at=at)
 
 

@@ -130,11 +130,17 @@ class Volumes[M](Resource[M]):
         return Call(Object, query={"limit": limit})
 
     @operation("volume_create", "POST", "/volumes")
-    def create(self, /, **fields: Any) -> Call[Object]:
-        return Call(Object, body=fields)
+    def create(self, *, name: str, size_gib: int, region: str | None = None) -> Call[Object]:
+        """Make a volume; it lives on the host of the first lease that mounts it, and is charged from then on."""
+        return Call(Object, body={"name": name, "size_gib": size_gib, "region": region})
+
+    @operation("volume_get", "GET", "/volumes/{id}")
+    def get(self, volume_id: str, /) -> Call[Object]:
+        return Call(Object, (volume_id,))
 
     @operation("volume_delete", "DELETE", "/volumes/{id}")
     def delete(self, volume_id: str, /) -> Call[Object]:
+        """Destroy it with all that is in it; the answer says whether its host has confirmed that."""
         return Call(Object, (volume_id,))
 
 

@@ -8,6 +8,7 @@ EVENTS: tuple[str, ...] = (
     "device.quarantined", "device.restored",
     "wallet.low", "wallet.topped_up",
     "budget.threshold", "budget.exceeded",
+    "volume.ready", "volume.full", "volume.unreachable", "volume.expiring", "volume.lost", "volume.deleted",
     "credit.posted", "invoice.issued", "payout.sent", "payout.failed",
     "key.expiring", "webhook.disabled",
 )  # fmt: skip

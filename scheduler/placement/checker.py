@@ -85,6 +85,8 @@ def _terms(host: HostView, ask: Ask, option: Option) -> list[str]:
         most = option.memory_gib[1]
         if host.memory_gib < option.memory_gib[0] or (most is not None and host.memory_gib > most):
             found.append("memory out of range")
+    if ask.only_hosts is not None and host.key not in ask.only_hosts:
+        found.append("its volume is elsewhere")
     if host.key in ask.exclude_hosts or host.owner in ask.exclude_owners:
         found.append("excluded")
     if host.reliability_bp < ask.min_reliability_bp:

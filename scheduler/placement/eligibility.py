@@ -11,7 +11,7 @@ from scheduler.placement.seating import clique_sizes, offers_slice, seats_for
 from scheduler.placement.snapshot import FRACTION_UNITS, UNITS, Ask, HostView, Option, Seat, Want
 
 CODES = (
-    "out_of_service", "excluded", "tier", "reliability", "region", "bare_metal", "vendor", "cpu_architecture",
+    "out_of_service", "volume", "excluded", "tier", "reliability", "region", "bare_metal", "vendor", "cpu_architecture",
     "compute_capability", "image_code", "driver", "cuda", "not_for_sale", "price", "devices", "slice", "nvlink", "cpu",
     "ram", "disk", "busy", "gang",
 )  # fmt: skip
@@ -75,6 +75,8 @@ def examine(host: HostView, option: Option, ask: Ask) -> Room | Shortfall:
 def _terms(host: HostView, option: Option, ask: Ask) -> Shortfall | None:
     if host.out_of_service:
         return Shortfall("out_of_service", "in service", host.out_of_service)
+    if ask.only_hosts is not None and host.key not in ask.only_hosts:
+        return Shortfall("volume", "its volume", "none")
     if host.key in ask.exclude_hosts or host.owner in ask.exclude_owners:
         return Shortfall("excluded", "not excluded", "excluded")
     own = host.owner == ask.organization

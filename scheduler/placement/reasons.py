@@ -125,6 +125,7 @@ TEXT: Mapping[Language, Mapping[str, str]] = {
         "space": " ",
         "until": ", first free {time}",
         "out_of_service": "{n} out of service ({have})",
+        "volume": "{n} without its volume",
         "excluded": "{n} excluded by the request",
         "tier": "{n} below tier {need}",
         "reliability": "{n} below reliability {need} (best {have})",
@@ -163,6 +164,7 @@ TEXT: Mapping[Language, Mapping[str, str]] = {
         "help:min_ram_mib": "With {value} MiB of memory, {what} is free now.",
         "help:min_disk_mib": "With {value} MiB of disk, {what} is free now.",
         "help:exclude": "Without the exclusions, {what} is free now.",
+        "help:volumes": "Without its volume, {what} is free now.",
     },
     "zh": {
         "none": "没有主机提供 {what}。",
@@ -171,6 +173,7 @@ TEXT: Mapping[Language, Mapping[str, str]] = {
         "space": "",
         "until": "，最早 {time} 空闲",
         "out_of_service": "{n} 台停用（{have}）",
+        "volume": "{n} 台没有其存储卷",
         "excluded": "{n} 台被请求排除",
         "tier": "{n} 台低于等级 {need}",
         "reliability": "{n} 台可靠性低于 {need}（最高 {have}）",
@@ -209,5 +212,6 @@ TEXT: Mapping[Language, Mapping[str, str]] = {
         "help:min_ram_mib": "内存 {value} MiB 即可得到 {what}。",
         "help:min_disk_mib": "磁盘 {value} MiB 即可得到 {what}。",
         "help:exclude": "取消排除，即可得到 {what}。",
+        "help:volumes": "不挂载其存储卷，即可得到 {what}。",
     },
 }

@@ -76,6 +76,8 @@ def _constraints(hosts: Sequence[HostView], ask: Ask, option: Option, failing: s
     if "region" in failing and ask.regions:
         for region in sorted({h.region for h in holders} - ask.regions):
             yield "region", region, option, replace(ask, regions=ask.regions | {region})
+    if "volume" in failing:
+        yield "volumes", None, option, replace(ask, only_hosts=None)
     if "excluded" in failing:
         yield "exclude", None, option, replace(ask, exclude_hosts=frozenset(), exclude_owners=frozenset())
     yield from _switches(ask, option)

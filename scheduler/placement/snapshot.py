@@ -136,6 +136,7 @@ class Ask:
     image: what is known of the image, judged against each host by `leasing.compat`; None = nothing.
     vendor, min_compute_capability, min_driver, min_cuda: what the tenant insists on beside it ("" = anything).
     regions: data residency; empty = anywhere. until_s None = open end.
+    only_hosts: those that have its volumes; None = it has none, and may stand on any.
     """
 
     options: tuple[Option, ...]
@@ -154,6 +155,7 @@ class Ask:
     regions: frozenset[str] = frozenset()
     exclude_hosts: frozenset[Key] = frozenset()
     exclude_owners: frozenset[Key] = frozenset()
+    only_hosts: frozenset[Key] | None = None
     same_zone: bool = False
     same_fabric: bool = False
     nvlink: Literal["any", "wanted", "required"] = "any"

@@ -14,7 +14,7 @@ from apikit import clock
 from audit import ids
 from billing import budgets, invoicing, payments
 from billing.models.terms import BudgetAction
-from leasing import images
+from leasing import images, volumes
 from outbox import endpoints
 from scheduler import planning
 from tenants import keys, roles, vault
@@ -23,7 +23,17 @@ from tenants.group_models import Group, GroupMember
 from tenants.models import Organization, Role
 from tenants.principal import Principal
 from tests.apikit.conftest import Caller
-from tests.factories import NOON, make_gpu_model, make_host, make_lease, make_tenant, make_zone, price, wanted
+from tests.factories import (
+    NOON,
+    make_gpu_model,
+    make_host,
+    make_lease,
+    make_tenant,
+    make_zone,
+    price,
+    storage_price,
+    wanted,
+)
 from tests.tenants.conftest import MemberCaller, make_member
 
 # What each door needs, written by hand from the design and compared with the doors: route -> "method:permission ...".
@@ -82,6 +92,8 @@ EXPECTED = {
     "leases/<str:id>/actions/<str:action>": "post:leases:write",
     "images": "get:leases:read post:leases:write",
     "images/<str:id>": "get:leases:read delete:leases:write",
+    "volumes": "get:leases:read post:leases:write",
+    "volumes/<str:id>": "get:leases:read delete:leases:write",
     "secrets": "get:leases:read post:leases:write",
     "secrets/<str:id>": "get:leases:read delete:leases:write",
     "offers": "get:leases:read",
@@ -214,6 +226,12 @@ def _secret(owner: Organization) -> str:
     return vault.store(organization=owner, name="TOKEN", value="v", at=clock.now(), actor="test")[0].public_id
 
 
+def _volume(owner: Organization) -> str:
+    storage_price()
+    made = volumes.create(organization_id=owner.pk, name="data", size_gib=1, region=None, at=clock.now(), actor="test")
+    return made.public_id
+
+
 def _key(owner: Organization) -> str:
     made, _ = keys.create(
         organization=owner, name="k", scopes=["leases:read"], expires_at=None, created_by=None, at=clock.now()
@@ -257,7 +275,7 @@ def _maintenance(host: str) -> str:
 MAKERS: dict[str, Callable[[Organization], str]] = {
     "hosts": _host, "enrolments": _enrolment, "wallet/top-ups": _payment, "invoices": _invoice, "budgets": _budget,
     "webhooks": _webhook, "leases": _lease, "quotes": _quote, "api-keys": _key, "members": _member,
-    "images": _image, "secrets": _secret, "groups": _group,
+    "images": _image, "secrets": _secret, "volumes": _volume, "groups": _group,
 }  # fmt: skip
 
 

@@ -37,6 +37,7 @@ class FakeControlPlane:
         self.logs: dict[str, bytes] = {}
         self.ack_logs = True
         self.scratch: list[str] = []
+        self.drop_volumes: list[str] = []
         self.wishes: list[dict[str, Any]] = []
         self.silent = False
         self.clock_offset = timedelta()
@@ -239,6 +240,7 @@ class FakeControlPlane:
                 wait_s=self.wait_s,
                 server_time=datetime.now(UTC).isoformat(),
                 scratch=self.scratch,
+                drop_volumes=self.drop_volumes,
                 wishes=self.wishes,
             )
 

@@ -12,6 +12,7 @@ LABEL_SPEC = "gpuyard.spec"
 LABEL_DEVICES = "gpuyard.devices"
 LABEL_AGENT = "gpuyard.agent"
 LABEL_SIMULATED = "gpuyard.simulated"
+LABEL_VOLUME_OF = "gpuyard.volume-of"  # the host, on a volume: not LABEL_HOST, whose things are collected
 
 Progress = Callable[[dict[str, Any]], None]  # called with {bytes, total, rate, layer...}; may raise to abort
 
@@ -74,6 +75,15 @@ class Login:
 
 
 @dataclass(frozen=True)
+class VolumeMount:
+    """A volume that outlives the container: what the engine calls it, where it is seen inside, how much it may hold."""
+
+    place: str
+    path: str
+    size_mib: int
+
+
+@dataclass(frozen=True)
 class Plan:
     """All that a container is made from. env: the tenant's, the platform's and the driver's, in this order of rank."""
 
@@ -94,6 +104,7 @@ class Plan:
     fixed_ports: dict[int, int] = field(default_factory=dict)  # container port -> the host port it must have
     device_nodes: list[str] = field(default_factory=list)  # files of the host: the driver's, never a tenant's
     scratch: str | None = None  # name of the lease's scratch; made if it is not there
+    volumes: list[VolumeMount] = field(default_factory=list)  # made if they are not there
     files: str | None = None  # the host's folder that is seen read-only at private_files.INSIDE
 
 
@@ -160,6 +171,9 @@ class Engine(Protocol):
         """Return the lease of each scratch of this host, by its name."""
 
     def remove_scratch(self, name: str) -> None:
-        """Remove a scratch; none there is well too. Raises EngineError while something uses it."""
+        """Remove a scratch or a volume; none there is well too. Raises EngineError while something uses it."""
+
+    def sizes_mib(self, places: set[str]) -> dict[str, int]:
+        """Return how much is in these scratches and volumes, of those whose size is known, rounded up."""
 
     def close(self) -> None: ...

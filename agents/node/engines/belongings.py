@@ -13,10 +13,21 @@ import tarfile
 from typing import Any
 from urllib.parse import quote
 
-from agents.node.engines import LABEL_HOST, LABEL_LEASE, EngineError, NoSuchContainer, Plan
+from agents.node.engines import (
+    LABEL_HOST,
+    LABEL_LEASE,
+    LABEL_VOLUME_OF,
+    EngineError,
+    NoSuchContainer,
+    Plan,
+    VolumeMount,
+    refusals,
+)
 from agents.node.engines.unix_http import Refusal
 
 SCRATCH_INSIDE = "/scratch"
+SIZES_TIMEOUT_S = 120.0
+MIB = 1024 * 1024
 
 
 def bridge_of(container: str) -> str:
@@ -25,7 +36,9 @@ def bridge_of(container: str) -> str:
 
 
 class Belongings:
-    """Part of DockerEngine: networks and scratch."""
+    """Part of DockerEngine: networks, scratch and volumes."""
+
+    volume_quota: bool | None = None  # whether its file system keeps a volume to its size; None: not known yet
 
     def _call(self, method: str, target: str, **options: Any) -> Any:
         raise NotImplementedError
@@ -54,14 +67,36 @@ class Belongings:
         with contextlib.suppress(NoSuchContainer):
             self._call("DELETE", f"/networks/{quote(name)}")
 
-    def open_scratch(self, container: str) -> None:
-        """Let every user inside write to the scratch: an engine makes it for root alone, and nobody in it is root."""
+    def open_scratch(self, container: str, path: str = SCRATCH_INSIDE) -> None:
+        """Let every user inside write to the scratch, or to a volume: an engine makes it for root alone, and nobody in
+        it is root."""
         raw = io.BytesIO()
         with tarfile.open(fileobj=raw, mode="w") as tar:
-            folder = tarfile.TarInfo(SCRATCH_INSIDE.lstrip("/"))
+            folder = tarfile.TarInfo(path.lstrip("/"))
             folder.type, folder.mode = tarfile.DIRTYPE, 0o1777
             tar.addfile(folder)
         self._call("PUT", f"/containers/{container}/archive", query={"path": "/"}, raw=raw.getvalue())
+
+    def make_volume(self, volume: VolumeMount, *, host: str) -> None:
+        """Make a volume that is not there, kept to its size where the engine's file system can do that."""
+        body: dict[str, Any] = {"Name": volume.place, "Labels": {LABEL_VOLUME_OF: host}}
+        if self.volume_quota is not False:
+            body["DriverOpts"] = {"size": f"{volume.size_mib}M"}
+        try:
+            self._call("POST", "/volumes/create", body=body)
+        except Refusal as refusal:
+            if refusal.status == 409:
+                return  # it is there, made otherwise
+            if "DriverOpts" in body and refusals.has_no_volume_quota(str(refusal)):
+                self.volume_quota = False
+                self.make_volume(volume, host=host)
+                return
+            raise EngineError("engine_error", f"no volume could be made: {refusal}") from None
+
+    def sizes_mib(self, places: set[str]) -> dict[str, int]:
+        rows = self._call("GET", "/system/df", query={"type": "volume"}, timeout_s=SIZES_TIMEOUT_S)["Volumes"] or []
+        sizes = {str(row["Name"]): (row.get("UsageData") or {}).get("Size", -1) for row in rows}
+        return {name: -(-size // MIB) for name, size in sizes.items() if name in places and size >= 0}
 
     def scratch_inside(self, name: str) -> str:
         return SCRATCH_INSIDE

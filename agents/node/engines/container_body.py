@@ -102,7 +102,8 @@ def _mounts(plan: Plan) -> list[dict[str, Any]]:
         mounts.append(
             {"Type": "volume", "Source": plan.scratch, "Target": SCRATCH_INSIDE, "VolumeOptions": {"Labels": labels}}
         )
-    return mounts
+    # Volumes are made by now: see Belongings.make_volume.
+    return mounts + [{"Type": "volume", "Source": volume.place, "Target": volume.path} for volume in plan.volumes]
 
 
 def _host_port(port_range: tuple[int, int] | None) -> str:

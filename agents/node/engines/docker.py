@@ -91,9 +91,13 @@ class DockerEngine(Belongings, RunningInside):
             nofile_limit=about["nofile_limit"],
         )
         self.make_network(plan)
+        for volume in plan.volumes:
+            self.make_volume(volume, host=plan.labels.get(LABEL_HOST, ""))
         made = self._create(plan, body)
         if plan.scratch is not None:
             self.open_scratch(made)
+        for volume in plan.volumes:
+            self.open_scratch(made, volume.path)
         return made
 
     def _create(self, plan: Plan, body: dict[str, Any]) -> str:

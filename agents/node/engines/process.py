@@ -72,6 +72,8 @@ class ProcessEngine(SandboxScratch):
     def create(self, plan: Plan) -> str:
         if plan.scratch is not None:
             self.make_scratch(plan)
+        for volume in plan.volumes:
+            self.make_volume(volume, host=plan.labels.get(LABEL_HOST, ""))
         with self._creating:
             return self._create(plan)
 

@@ -22,3 +22,8 @@ def failure_of(message: str, otherwise: str) -> str:
 def has_no_quota(message: str) -> bool:
     """Return whether the engine's storage cannot limit how much a container writes to its root file system."""
     return "storage-opt" in message.lower() or "storage opt" in message.lower()
+
+
+def has_no_volume_quota(message: str) -> bool:
+    """Return whether the engine's file system cannot keep a volume to its size."""
+    return "no quota support" in message.lower()
