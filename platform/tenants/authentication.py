@@ -102,7 +102,7 @@ class _Found(NamedTuple):
 def _find(request: Request, public: str) -> _Found | None:
     """Return the key with its organization and its maker, and note when the request came: one question for all."""
     key, tenant, maker = _columns()
-    (rows,) = statements.run(Statement(_select(), [public]))
+    (rows,) = statements.run_first(Statement(_select(), [public]))
     if not rows:
         return None
     asked_at, role, groups, *values = rows[0]
