@@ -109,3 +109,10 @@ def withheld(act: Assignment, placement: Placement, pool: Pool) -> frozenset[str
                 and pays < pool.capacity[UUID(key.split("/")[0])].price_floor_micros
             }  # fmt: skip
     return frozenset(found)
+
+
+def of_its_kind(placement: Placement, pool: Pool) -> frozenset[str]:
+    """Return all hosts that are sold as those of a placement are: of the same model, region and tier."""
+    sold = [pool.hosts[str(member.host)] for member in placement.members]
+    kinds = {(host.model, host.region, host.tier) for host in sold}
+    return frozenset(key for key, view in pool.hosts.items() if (view.model, view.region, view.tier) in kinds)

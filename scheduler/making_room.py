@@ -13,7 +13,7 @@ from uuid import UUID
 
 from django.conf import settings
 from django.db import connection, transaction
-from django.db.models import Q
+from django.db.models import F, Q
 
 from agents.models import Host
 from leasing import giving_way
@@ -140,18 +140,16 @@ def _guests(lease: Lease, *, at: datetime) -> Iterator[Guest]:
     shares when idle, everybody else's but reserved ones. A spot lease sends nobody away but from its owner's hosts.
     """
     running = Lease.objects.filter(state=State.ACTIVE, leaves_at=None, currency=lease.currency)
-    reserved = Q(term_kind=Lease.TermKind.RESERVED) | Q(organization=lease.organization_id)
-    of_owner = ~reserved & Q(
-        members__host__owner=lease.organization_id, members__host__access=Host.Access.SHARED_WHEN_IDLE
-    )
-    wanted = of_owner
-    if lease.term_kind != Lease.TermKind.SPOT:
-        wanted |= Q(term_kind=Lease.TermKind.SPOT)
-    found = list(running.filter(wanted).distinct())
-    own_hosts = None
-    if lease.term_kind == Lease.TermKind.SPOT:
-        own_hosts = set(Host.objects.filter(owner=lease.organization_id).values_list("pk", flat=True))
-    yield from (guest for guest in guests_of(found, at=at) if own_hosts is None or _all_on(guest, own_hosts))
+    own = Host.objects.filter(owner=lease.organization_id, access=Host.Access.SHARED_WHEN_IDLE)
+    on_own = Q(members__host__in=own, members__epoch=F("epoch"))
+    of_owner = on_own & ~Q(term_kind=Lease.TermKind.RESERVED) & ~Q(organization=lease.organization_id)
+    sends_spot_away = lease.term_kind != Lease.TermKind.SPOT
+    wanted = of_owner | Q(term_kind=Lease.TermKind.SPOT) if sends_spot_away else of_owner
+    own_hosts = set(own.values_list("pk", flat=True))
+    for guest in guests_of(list(running.filter(wanted).distinct()), at=at):
+        # A gang that stands elsewhere too would clear a machine there that is not its owner's.
+        if (sends_spot_away and guest.lease.term_kind == Lease.TermKind.SPOT) or _all_on(guest, own_hosts):
+            yield guest
 
 
 def _all_on(guest: Guest, hosts: set[UUID]) -> bool:

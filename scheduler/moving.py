@@ -16,6 +16,7 @@ from django.db import transaction
 from django.db.models import Q, Sum
 
 from apikit.errors import DomainError
+from billing.models import PriceVersion
 from leasing import giving_way
 from leasing.assigning import Assignment
 from leasing.giving_way import Leaver, NotNow
@@ -104,7 +105,7 @@ def _leavers(
 def destination(
     guest: Guest, pool: Pool, from_at: datetime, *, at: datetime
 ) -> tuple[Placement, Assignment, int | None] | None:
-    """Return where a lease can go from an instant on, off its present host, at a price that it takes; or None."""
+    """Return where a lease can go from an instant on, off its present host, for no more than it pays there; or None."""
     lease = guest.lease
     ask = asks.ask_for(lease, pool, at=at, grace_s=settings.WORKLOAD_STOP_GRACE_S)
     here = pool.keys_of({str(row.device.host_id) for row in guest.rows})
@@ -112,12 +113,28 @@ def destination(
     ask = replace(ask, options=(ask.options[index],), start_s=seconds(from_at), exclude_hosts=ask.exclude_hosts | here)
     if ask.until_s is not None and ask.until_s <= ask.start_s:
         return None
-    found = decide(pool.views(), ask, explain=False)
-    if not isinstance(found, Placement) or not second_opinion.lawful(pool, ask, found):
-        return None
-    found = replace(found, option_index=index)
-    act = asks.assignment(lease, found, pool, at=at)
-    return None if asks.withheld(act, found, pool) else (found, act, ask.until_s)
+    pays = _pays(lease, at=at)
+    while True:
+        found = decide(pool.views(), ask, explain=False)
+        if not isinstance(found, Placement) or not second_opinion.lawful(pool, ask, found):
+            return None
+        found = replace(found, option_index=index)
+        act = asks.assignment(lease, found, pool, at=at)
+        closed = asks.withheld(act, found, pool)
+        if act.prices[0][1] > pays:  # it is we who move it: it pays no more than where it is
+            closed |= asks.of_its_kind(found, pool)
+        if not closed:
+            return found, act, ask.until_s
+        ask = replace(ask, exclude_hosts=ask.exclude_hosts | closed)
+
+
+def _pays(lease: Lease, *, at: datetime) -> int:
+    """Return what a GPU of the lease costs an hour where it is: what was promised, or what the market asks now."""
+    here = lease.members.filter(epoch=lease.epoch).order_by("rank")[0]
+    if lease.term_kind == Lease.TermKind.SPOT:
+        now = PriceVersion.objects.filter(series__versions=here.price_version_id, during__contains=at).first()
+        return int(now.price_micros_per_hour if now else here.price_micros_per_hour)
+    return int(here.price_micros_per_hour)
 
 
 def _milli(guest: Guest) -> int:

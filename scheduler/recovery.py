@@ -19,13 +19,14 @@ back, whoever waits for it ends.
 from datetime import datetime, timedelta
 
 from django.conf import settings
+from django.db import transaction
 
 from agents import silence
 from agents.models import Device, Host, Workload
 from billing.models import PriceVersion
-from leasing import calendar, lifecycle, parking, starting
+from leasing import calendar, lifecycle, moves, parking, starting
 from leasing.models import Lease
-from leasing.states import VALID_FOR_S, EndReason, OnInterrupt
+from leasing.states import VALID_FOR_S, EndReason, OnInterrupt, State
 from scheduler import restoring
 
 DEAD_HOST = frozenset({Host.State.LOST, Host.State.QUARANTINED, Host.State.RETIRED})
@@ -155,21 +156,40 @@ def billable_until(*, workloads: list[Workload], at: datetime, suspect_after_s: 
     return min([at, *silent])
 
 
+@transaction.atomic
 def end_now(*, lease: Lease, reason: EndReason, at: datetime, detail: str = "") -> Lease:
-    """End a lease at this second, or where its host has fallen silent, at the last one in which it was heard."""
-    return lifecycle.end(lease_id=lease.pk, reason=reason, at=at, last_good=usable_until(lease, at=at), detail=detail)
+    """End a lease at this second, or at the last one in which it was usable."""
+    last_good = usable_until(moves.locked(lease.pk), at=at)
+    return lifecycle.end(lease_id=lease.pk, reason=reason, at=at, last_good=last_good, detail=detail)
 
 
+@transaction.atomic
 def park_now(*, lease: Lease, keep: str, at: datetime) -> Lease:
-    """Park a lease; where its host has fallen silent, it is billed to the last second in which that was heard."""
-    return parking.park(lease_id=lease.pk, keep=keep, at=at, last_good=usable_until(lease, at=at))
+    """Park a lease; it is billed to this second, or to the last one in which it was usable."""
+    return parking.park(lease_id=lease.pk, keep=keep, at=at, last_good=usable_until(moves.locked(lease.pk), at=at))
 
 
+@transaction.atomic
 def restart_now(*, lease: Lease, at: datetime) -> Lease:
-    return parking.restart(lease_id=lease.pk, at=at, last_good=usable_until(lease, at=at))
+    """Start it anew in place; it is billed to this second, or to the last one in which it was usable."""
+    return parking.restart(lease_id=lease.pk, at=at, last_good=usable_until(moves.locked(lease.pk), at=at))
 
 
 def usable_until(lease: Lease, *, at: datetime) -> datetime:
-    """Return the second at which a stop at `at` ends the lease's meter: earlier where a host of it is silent."""
+    """Return the second at which a stop at `at` ends the lease's meter: earlier where its use was over before.
+
+    Whoever stops it comes before the loop that would have seen it: a silent host, a GPU that failed, a command that
+    exited, the end of its term or of its notice, a market above its cap.
+    """
     workloads = list(starting.live_workloads(lease))
-    return billable_until(workloads=workloads, at=at, suspect_after_s=settings.HOST_SUSPECT_AFTER_S)
+    over = [billable_until(workloads=workloads, at=at, suspect_after_s=settings.HOST_SUSPECT_AFTER_S)]
+    if lease.state == State.PARKED:  # its containers are gone by its tenant's will
+        lost = lost_hold(lease, at=at)
+    else:
+        lost = last_good_second(lease, workloads=workloads, at=at)
+        over += [workload.exited_at for workload in workloads if workload.exited_at is not None]
+    dearer = dearer_since(lease, at=at)
+    over += [found[0] for found in (lost, dearer) if found is not None]
+    over += [lease.leaves_at] if lease.leaves_at is not None else []
+    over += [lease.end_at] if lease.end_at is not None and not (lease.renew and lease.period) else []
+    return min(over)
