@@ -15,7 +15,7 @@ from django.conf import settings
 from django.db import connection, transaction
 
 from agents import fence
-from agents.models import Device, Host, Workload
+from agents.models import Host, Workload
 from apikit import statements
 from apikit.errors import DomainError
 from leasing import calendar, moves, starting, volumes
@@ -70,40 +70,46 @@ def assign(*, lease_id: UUID, assignment: Assignment, at: datetime) -> Lease:
 
 
 @transaction.atomic
-def assign_all(acts: Sequence[tuple[UUID, Assignment]], *, at: datetime) -> dict[UUID, Outcome]:
-    """Carry out many decisions; return for each lease what it is now, or why it is as it was (what `assign` raises)."""
+def assign_all(
+    acts: Sequence[tuple[UUID, Assignment]], *, at: datetime, known: Mapping[UUID, Lease] | None = None
+) -> dict[UUID, Outcome]:
+    """Carry out many decisions; return for each lease what it is now, or why it is as it was (what `assign` raises).
+
+    known: the leases as they were read a moment ago (`moves.all_locked`).
+    """
     try:
         with transaction.atomic():
-            return _together(acts, at=at)
+            return _together(acts, known, at=at)
     except Exception as fault:
         if len(acts) == 1:
             return {acts[0][0]: fault}
     half = len(acts) // 2
-    return assign_all(acts[:half], at=at) | assign_all(acts[half:], at=at)
+    return assign_all(acts[:half], at=at, known=known) | assign_all(acts[half:], at=at, known=known)
 
 
-def _together(acts: Sequence[tuple[UUID, Assignment]], *, at: datetime) -> dict[UUID, Outcome]:
+def _together(
+    acts: Sequence[tuple[UUID, Assignment]], known: Mapping[UUID, Lease] | None, *, at: datetime
+) -> dict[UUID, Outcome]:
     """Assign all that may be; raise, and write nothing, where one of them cannot be written."""
     decided = dict(acts)
-    leases = moves.all_locked(decided)
+    leases = moves.all_locked(decided, known=known)
     refused = _refusals(leases, decided, at=at)
     going = [lease for lease in leases if lease.pk not in refused]
     for lease in going:
         _take_over(lease, decided[lease.pk])
     seats = {lease.pk: decided[lease.pk].seats for lease in going}
     starts = {lease.pk: _starts_later(lease, decided[lease.pk], at) or at for lease in going}
-    calendar.bind_all(
-
-            calendar.rows(
-                seats=seats[lease.pk], organization_id=lease.organization_id, lease=lease, epoch=lease.epoch,
-                during=calendar.range_until(
-                    start=starts[lease.pk], end_at=lease.end_at, stop_grace_s=settings.WORKLOAD_STOP_GRACE_S
-                ),
-            )
-            for lease in going
-
+    grace_s = settings.WORKLOAD_STOP_GRACE_S
+    calendar.bind_lines(
+        (
+            lease, seats[lease.pk],
+            calendar.range_until(start=starts[lease.pk], end_at=lease.end_at, stop_grace_s=grace_s),
+        )
+        for lease in going
     )  # fmt: skip
-    statements.insert_all([row for lease in going for row in _members(lease, decided[lease.pk])])
+    statements.insert_lines(
+        LeaseMember, _MEMBER, [row for lease in going for row in _members(lease, decided[lease.pk])]
+    )
     now = [lease for lease in going if starts[lease.pk] == at]
     devices = _devices({seat.device_id for lease in now for seat in seats[lease.pk]})
     starting.want_all(
@@ -136,13 +142,16 @@ _OF_A_HOST = (
 )
 
 
-def _devices(device_ids: set[UUID]) -> dict[UUID, Device]:
+_DEVICES = "SELECT id, uuid, index, host_id FROM agents_device WHERE id = ANY(%s::uuid[])"
+
+
+def _devices(device_ids: set[UUID]) -> dict[UUID, starting.BoundDevice]:
     """Return the devices with their hosts: of both, what a start needs to know, and not their long reports."""
-    devices = Device.objects.only("uuid", "index", "host_id").in_bulk(device_ids)
-    hosts = Host.objects.only(*_OF_A_HOST).in_bulk({device.host_id for device in devices.values()})
-    for device in devices.values():
-        device.host = hosts[device.host_id]
-    return devices
+    with connection.cursor() as cursor:
+        cursor.execute(_DEVICES, [statements.uuids(device_ids)])
+        found = cursor.fetchall()
+    hosts = Host.objects.only(*_OF_A_HOST).in_bulk({host_id for *_, host_id in found})
+    return {pk: starting.BoundDevice(uuid, index, hosts[host_id]) for pk, uuid, index, host_id in found}
 
 
 def _starts_later(lease: Lease, assignment: Assignment, at: datetime) -> datetime | None:
@@ -198,14 +207,14 @@ def _take_over(lease: Lease, assignment: Assignment) -> None:
     lease.gpu_count = len(assignment.seats)
 
 
-def _members(lease: Lease, assignment: Assignment) -> list[LeaseMember]:
+_MEMBER = ("lease_id", "epoch", "rank", "host_id", "gpu_count", "price_version_id", "price_micros_per_hour")
+
+
+def _members(lease: Lease, assignment: Assignment) -> list[tuple[Any, ...]]:
     return [
-        LeaseMember(
-            lease=lease, epoch=lease.epoch, rank=rank, host_id=host_id, gpu_count=gpus,
-            price_version_id=assignment.prices[rank][0], price_micros_per_hour=assignment.prices[rank][1],
-        )
+        (lease.pk, lease.epoch, rank, host_id, gpus, *assignment.prices[rank])
         for rank, host_id, gpus in assignment.members()
-    ]  # fmt: skip
+    ]
 
 
 # What an assignment changes on the lease's row: all of `_take_over` and of `moves.enter`.

@@ -1,12 +1,13 @@
 """The device calendar: binding devices to a lease or a quote for a range of time, and giving them back."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from uuid import UUID
 
-from django.db import IntegrityError, transaction
+from django.db import IntegrityError, connection, transaction
 from django.db.backends.postgresql.psycopg_any import DateTimeTZRange, NumericRange
 from django.db.models import Q
 
@@ -65,6 +66,37 @@ def rows(
     ]
 
 
+def bind_lines(lines: Iterable[tuple[Lease, Sequence[Seat], DateTimeTZRange]]) -> None:
+    """As `bind_all` for the present epochs of many leases: their seats, each for its range."""
+    # By device: two that want the same machines meet at the same row first, and cannot deadlock.
+    wanted = sorted(
+        (
+            (seat.device_id, seat.units[0], seat.units[1], seat.mode, seat.rank, lease.epoch, lease.pk,
+             lease.organization_id, during)
+            for lease, seats, during in lines
+            for seat in seats
+        ),
+        key=lambda line: line[:2],
+    )  # fmt: skip
+    names = ("device_id", "units", "mode", "rank", "epoch", "lease_id", "organization_id", "during")
+    with _refused():
+        statements.insert_lines(
+            Allocation, names, [(line[0], f"[{line[1]},{line[2]})", *line[3:]) for line in wanted]
+        )  # fmt: skip
+
+
+@contextmanager
+def _refused() -> Iterator[None]:
+    """Say DevicesTaken where the calendar's constraints refuse what is written within; nothing of it is written."""
+    try:
+        with transaction.atomic():
+            yield
+    except IntegrityError as fault:
+        if "at_a_time" not in str(fault):
+            raise
+        raise DevicesTaken("One of the devices was let to somebody else a moment ago.") from None
+
+
 def bind(
     *, seats: Iterable[Seat], organization_id: UUID, during: DateTimeTZRange, lease: Lease | None = None,
     quote: Quote | None = None, epoch: int = 0,
@@ -78,13 +110,8 @@ def bind_all(gangs: Iterable[Sequence[Allocation]]) -> list[Allocation]:
     """Write the allocations of many gangs, all or none; raise DevicesTaken when any unit of any is taken."""
     # By device: two that want the same machines meet at the same row first, and cannot deadlock.
     wanted = sorted((row for gang in gangs for row in gang), key=lambda row: (row.device_id, row.units.lower))
-    try:
-        with transaction.atomic():
-            return statements.insert_all(wanted)
-    except IntegrityError as fault:
-        if "at_a_time" not in str(fault):
-            raise
-        raise DevicesTaken("One of the devices was let to somebody else a moment ago.") from None
+    with _refused():
+        return statements.insert_all(wanted)
 
 
 def live(*, lease_id: UUID) -> list[Allocation]:
@@ -101,16 +128,23 @@ def in_the_way(*, units: Iterable[tuple[UUID, tuple[int, int]]], at: datetime, b
     return bool(all_in_the_way({None: list(units)}, at=at, but=but))
 
 
+_BEGAN = """
+SELECT device_id, lower(units), upper(units), lease_id FROM leasing_allocation
+WHERE device_id = ANY(%s::uuid[]) AND released_at IS NULL AND lower(during) <= %s
+"""
+
+
 def all_in_the_way[Who](
     wanted: Mapping[Who, Sequence[tuple[UUID, tuple[int, int]]]], *, at: datetime, but: UUID | None = None
 ) -> set[Who]:
     """Return those who want units that somebody has not given back: see `in_the_way`."""
     devices = {device for units in wanted.values() for device, _ in units}
-    began = Allocation.objects.filter(device__in=devices, released_at=None, during__startswith__lte=at)
     held: dict[UUID, list[tuple[int, int]]] = defaultdict(list)
-    for device, units, lease_id in began.values_list("device_id", "units", "lease_id"):
-        if but is None or lease_id != but:
-            held[device].append((units.lower, units.upper))
+    with connection.cursor() as cursor:
+        cursor.execute(_BEGAN, [statements.uuids(devices), at])
+        for device, lower, upper, lease_id in cursor.fetchall():
+            if but is None or lease_id != but:
+                held[device].append((lower, upper))
     return {
         who
         for who, units in wanted.items()

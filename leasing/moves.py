@@ -1,10 +1,14 @@
 """How a lease changes state: the row's lock, the table of moves, the event and the notice, in one transaction."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
 from datetime import datetime
+from operator import attrgetter
 from typing import Any
 from uuid import UUID
+
+from django.db import connection
 
 from apikit import statements
 from apikit.errors import DomainError
@@ -28,10 +32,30 @@ def locked(lease_id: UUID) -> Lease:
     return Lease.objects.select_for_update(no_key=True, of=("self",)).select_related("organization").get(pk=lease_id)
 
 
-def all_locked(lease_ids: Iterable[UUID]) -> list[Lease]:
-    """Return the leases under their rows' locks, by id."""
-    rows = Lease.objects.select_for_update(no_key=True, of=("self",)).select_related("organization")
-    return list(rows.filter(pk__in=list(lease_ids)).order_by("pk"))
+_COUNTED = ("version", "epochs_lost", "fenced_until", "leaves_at")  # a version, and what may change within one
+_LOCK = (
+    f"SELECT id, {', '.join(_COUNTED)} FROM leasing_lease"  # noqa: S608 -- names only
+    " WHERE id = ANY(%s::uuid[]) ORDER BY id FOR NO KEY UPDATE"
+)
+_counted = attrgetter(*_COUNTED)
+
+
+def all_locked(lease_ids: Iterable[UUID], *, known: Mapping[UUID, Lease] | None = None) -> list[Lease]:
+    """Return the leases under their rows' locks, by id.
+
+    known: leases as they were read before. Those whose version is still that one are not read again: the objects are
+    copies, and without what is noted of a lease that waits or is looked at, which no version counts.
+    """
+    if not known:
+        rows = Lease.objects.select_for_update(no_key=True, of=("self",)).select_related("organization")
+        return list(rows.filter(pk__in=list(lease_ids)).order_by("pk"))
+    with connection.cursor() as cursor:
+        cursor.execute(_LOCK, [statements.uuids(lease_ids)])
+        found = cursor.fetchall()
+    same = {pk: copy(known[pk]) for pk, *now in found if pk in known and _counted(known[pk]) == tuple(now)}
+    other = [pk for pk, *_ in found if pk not in same]
+    read = Lease.objects.select_related("organization").in_bulk(other) if other else {}
+    return [same.get(pk) or read[pk] for pk, *_ in found]
 
 
 @dataclass(frozen=True)
@@ -80,7 +104,16 @@ def _notice(it: Move) -> messages.Post:
 
 
 def _write_events(made: Sequence[Move], *, at: datetime) -> None:
-    statements.insert_all([_event(it, at=at) for it in made])
+    names = ("lease_id", "seq", "at", "from_state", "to_state", "reason", "detail", "facts")
+    when = at.isoformat()
+    statements.insert_lines(
+        LeaseEvent,
+        names,
+        [
+            (it.lease.pk, it.lease.version, when, it.came_from or "", it.to, it.reason, it.detail[:500], dict(it.facts))
+            for it in made
+        ],
+    )
 
 
 def record_all(made: Sequence[Move], *, at: datetime) -> None:

@@ -1,6 +1,7 @@
 """What binding and readiness set going: workloads on the hosts, and meters."""
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from ipaddress import ip_address
 
@@ -17,10 +18,19 @@ RENEWAL_SLACK = timedelta(seconds=60)
 ROUNDING_SLACK = timedelta(seconds=2)
 
 
-Bound = dict[int, list[tuple[Device, tuple[int, int]]]]  # by rank: devices with their units, in the devices' order
+@dataclass(frozen=True, slots=True)
+class BoundDevice:
+    """What of a device a start needs to know."""
+
+    uuid: str
+    index: int
+    host: Host
 
 
-def bound(held: Iterable[tuple[int, Device, tuple[int, int]]]) -> Bound:
+Bound = dict[int, list[tuple[BoundDevice | Device, tuple[int, int]]]]  # by rank: devices, in their order, with units
+
+
+def bound(held: Iterable[tuple[int, BoundDevice | Device, tuple[int, int]]]) -> Bound:
     """Return (rank, device, units) by rank."""
     found: Bound = {}
     for rank, device, units in held:
@@ -104,8 +114,13 @@ def _valid_for_s(lease: Lease) -> int:
 
 
 def _member_plan(
-    lease: Lease, rank: int, devices: Sequence[tuple[Device, tuple[int, int]]], *, in_gang: bool, of_one: bool
-) -> workload_spec.MemberPlan:  # fmt: skip
+    lease: Lease,
+    rank: int,
+    devices: Sequence[tuple[BoundDevice | Device, tuple[int, int]]],
+    *,
+    in_gang: bool,
+    of_one: bool,
+) -> workload_spec.MemberPlan:
     host = devices[0][0].host
     eighths = sum(end - first for _, (first, end) in devices)
     return workload_spec.MemberPlan(

@@ -6,6 +6,7 @@ one transaction; whoever loses the race at the calendar's constraint is decided 
 nothing has changed since the last one decides nothing.
 """
 
+import gc
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -25,6 +26,7 @@ from leasing.states import EndReason, State
 from leasing.waiting_notes import Note
 from scheduler import backfill, explaining, promises, second_opinion
 from scheduler.backfill import Standing
+from scheduler.carrier import Carrier
 from scheduler.estimating import Estimates
 from scheduler.overlay import Overlay
 from scheduler.placement import Refusal
@@ -34,7 +36,7 @@ from scheduler.waiting_line import queue
 log = logging.getLogger(__name__)
 
 BATCH = 256
-MOST_A_PASS = 1024  # then the queue is read again, since somebody may have come who is before the others
+MOST_A_PASS = 2048  # then the queue is read again, since somebody may have come who is before the others
 MOST_PASSES = 32
 CARE_S = 30  # how far ahead the care of a waiting lease is written: passes come each second
 PASS_LOCK = 0x6770_7901  # any constant of our own: "gpy", placing
@@ -63,6 +65,7 @@ class Pass:
     failed: int = 0
     turned: int = 0  # cancelled, or not to be bound yet, since the queue was read
     decisions: int = 0
+    handed: int = 0  # decided, and handed over to be assigned
     promises: dict[UUID, Kept] = field(default_factory=dict)
     notes: list[Note] = field(default_factory=list)
     batch: list[tuple[Lease, Assignment]] = field(default_factory=list)
@@ -72,18 +75,32 @@ def place_pending(*, at: datetime, grace_s: int) -> Pass:
     """Make passes over the queue while they are full; return the sum. Returns at once when another placer is at it."""
     total = Pass(Estimates(at))
     waiting: list[Lease] = []
-    with _alone() as alone:
+    with _alone() as alone, Carrier(at) as carrier:
         for _ in range(MOST_PASSES if alone else 0):
             waiting = queue(at=at, known=waiting)
-            done = _pass(waiting, at=at, grace_s=grace_s)
+            with _without_collector(many=len(waiting) > BATCH):
+                done = _pass(waiting, carrier, at=at, grace_s=grace_s)
             total.placed += done.placed
             total.lost_races += done.lost_races
             total.failed += done.failed
             total.decisions += done.decisions
             total.waiting = done.waiting
-            if done.placed < MOST_A_PASS:
+            if done.handed < MOST_A_PASS:
                 break
     return total
+
+
+@contextmanager
+def _without_collector(*, many: bool) -> Iterator[None]:
+    """Let no search for cycles interrupt a pass over many: of all that it makes, little is garbage before its end."""
+    pausing = many and gc.isenabled()
+    if pausing:
+        gc.disable()
+    try:
+        yield
+    finally:
+        if pausing:
+            gc.enable()
 
 
 @contextmanager
@@ -110,7 +127,7 @@ def forget() -> None:
     _helps.known.clear()
 
 
-def _pass(waiting: list[Lease], *, at: datetime, grace_s: int) -> Pass:
+def _pass(waiting: list[Lease], carrier: Carrier, *, at: datetime, grace_s: int) -> Pass:
     done = Pass(Estimates(at))
     before = promises.of(waiting)
     overlay = Overlay(at)
@@ -124,11 +141,11 @@ def _pass(waiting: list[Lease], *, at: datetime, grace_s: int) -> Pass:
     for standing in backfill.walk(waiting, overlay, before, at=at, grace_s=grace_s):
         _settle(standing, done, unsafe, at=at)
         if len(done.batch) >= BATCH:
-            _carry_out(done, at=at)
-            if done.placed >= MOST_A_PASS:
+            _hand_over(done, carrier)
+            if done.handed >= MOST_A_PASS:
                 break
-    _carry_out(done, at=at)
-    whole = done.placed < MOST_A_PASS
+    _hand_over(done, carrier, last=True)
+    whole = done.handed < MOST_A_PASS
     promises.store(done.promises if whole else {**before, **done.promises}, before=before)
     waiting_notes.write(done.notes, at=at)
     waiting_notes.care(until=at + timedelta(seconds=CARE_S), at=at)
@@ -190,11 +207,11 @@ def _settle(standing: Standing, done: Pass, unsafe: set[UUID], *, at: datetime) 
         done.batch.append((lease, standing.placed[1]))
 
 
-def _carry_out(done: Pass, *, at: datetime) -> None:
-    """Assign what was decided; who is not assigned is decided again in the next pass."""
-    outcomes = assigning.assign_all([(lease.pk, act) for lease, act in done.batch], at=at)
-    for lease, _ in done.batch:
-        outcome = outcomes[lease.pk]
+def _hand_over(done: Pass, carrier: Carrier, *, last: bool = False) -> None:
+    """Let what was decided be assigned. Who was not assigned keeps its seats in this pass, and is decided again in the
+    next: so nothing that is decided meanwhile counts on seats that a lost race may have given back."""
+    done.handed += len(done.batch)
+    for lease, outcome in carrier.take(done.batch, last=last):
         if isinstance(outcome, Lease):
             done.placed += 1
         elif isinstance(outcome, DevicesTaken):
@@ -205,7 +222,7 @@ def _carry_out(done: Pass, *, at: datetime) -> None:
             done.failed += 1
             log.error("lease could not be placed", exc_info=outcome, extra={"lease": lease.public_id})
             done.notes.append(Note(lease, FAULT, None, None))
-    done.batch.clear()
+    done.batch = []
 
 
 def _failed_everywhere(lease: Lease, refusal: Refusal) -> bool:

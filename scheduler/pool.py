@@ -77,6 +77,7 @@ class Pool:
         self._loaded = dict(self.hosts)
         self._taken: dict[str, list[Kept]] = defaultdict(list)
         self._changed: list[str] = []
+        self._freed = 0  # how many of the changes there were when something was given back last
         self._asked: dict[Ask, _Asked] = {}
 
     def decide(self, ask: Ask, *, explain: bool = True) -> Placement | Refusal:
@@ -106,8 +107,8 @@ class Pool:
             asked.seen = len(self._changed)
             asked.repeated = Repeated(self.general(ask), self.hosts.values(), self.decider.judge)
             self.decisions += 1
-        changed, asked.seen = self._changed[asked.seen :], len(self._changed)
-        return asked.repeated.decide(self.hosts, [key for key in changed if key in self.hosts])
+        changed, freed, asked.seen = self._changed[asked.seen :], self._freed > asked.seen, len(self._changed)
+        return asked.repeated.decide(self.hosts, [key for key in changed if key in self.hosts], freed=freed)
 
     def explained(self, ask: Ask, refusal: Refusal) -> Refusal:
         """Return the refusal with what would help."""
@@ -146,6 +147,7 @@ class Pool:
             self._taken[key].remove(kept)
             self.hosts[key] = reduce(_with, self._taken[key], self._loaded[key])
             self._changed.append(key)
+        self._freed = len(self._changed)
 
     def reconsider(self) -> None:
         """There is more room than there was: what was refused may be had now."""

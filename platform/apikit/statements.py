@@ -5,9 +5,9 @@ so a lock that one takes is held when the next looks.
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime
-from functools import cache
+from functools import cache, partial
 from typing import Any, NamedTuple
 from uuid import UUID
 
@@ -104,6 +104,43 @@ def insert_all[Row: Model](rows: Sequence[Row], *, on_conflict: str = "") -> lis
     for row in rows:
         row._state.adding, row._state.db = False, "default"
     return list(rows)
+
+
+def insert_lines(
+    model: type[Model], names: Sequence[str], lines: Sequence[Sequence[Any]], *, on_conflict: str = ""
+) -> None:
+    """Write new rows of which nobody needs the objects: each line has the values of the named attributes, in order.
+
+    What is not named has the model's default, or the table's. As `insert_all`, at a third of its time.
+    """
+    if not lines:
+        return
+    table, fields = _columns(model)
+    column_of = {field.attname: field.column for field in fields}
+    left = [field for field in fields if field.attname not in names and not _of_the_table(field)]
+    columns = [*(column_of[name] for name in names), *(field.column for field in left)]
+    defaults = [field.get_default if callable(field.default) else partial(_same, field.get_default()) for field in left]
+    text = json.dumps(
+        [dict(zip(columns, (*line, *(default() for default in defaults)), strict=True)) for line in lines],
+        default=_text, ensure_ascii=False,
+    )  # fmt: skip
+    named, source = ", ".join(f'"{name}"' for name in columns), f'json_populate_recordset(NULL::"{table}", %s::json)'
+    with connection.cursor() as cursor:
+        cursor.execute(f'INSERT INTO "{table}" ({named}) SELECT {named} FROM {source} {on_conflict}', [text])  # noqa: S608 -- names only
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+def _of_the_table(field: Any) -> bool:
+    """Tell whether the table gives this column where nobody says it."""
+    return bool(field.has_db_default() or (field.primary_key and not field.has_default()))
+
+
+def uuids(values: Iterable[UUID]) -> str:
+    """Return ids as one value for `= ANY(%s::uuid[])`: the driver takes longer over a list of them."""
+    return f"{{{','.join(map(str, values))}}}"
 
 
 def _from_table(field: Any, rows: Sequence[Model]) -> bool:

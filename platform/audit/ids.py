@@ -2,6 +2,7 @@
 
 import secrets
 import time
+from functools import lru_cache
 from uuid import UUID
 
 _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
@@ -16,6 +17,7 @@ def new() -> UUID:
     return UUID(int=milliseconds << 80 | 0x7 << 76 | (random >> 62) << 64 | 0b10 << 62 | (random & ((1 << 62) - 1)))
 
 
+@lru_cache(maxsize=8192)  # the same few are spelled again and again while one thing happens to them
 def encode(prefix: str, value: UUID) -> str:
     """Return the public spelling, e.g. `lease_01k...`."""
     digits = "".join(_ALPHABET[value.int >> shift & 31] for shift in range(5 * (_LENGTH - 1), -1, -5))

@@ -36,7 +36,9 @@ def post(*, topic: str, key: str, payload: dict[str, Any], organization_id: UUID
 
 def post_all(posts: Sequence[Post], *, at: datetime) -> None:
     """Write many messages at once, each as `post` does."""
-    statements.insert_all([_message(it, at=at) for it in posts], on_conflict="ON CONFLICT DO NOTHING")
+    names, when = ("topic", "key", "payload", "organization_id", "available_at"), at.isoformat()
+    lines = [(it.topic, it.key, _short(it), it.organization_id, when) for it in posts]
+    statements.insert_lines(Message, names, lines, on_conflict="ON CONFLICT DO NOTHING")
 
 
 def statement(it: Post, *, at: datetime) -> Statement:
@@ -45,9 +47,15 @@ def statement(it: Post, *, at: datetime) -> Statement:
 
 
 def _message(it: Post, *, at: datetime) -> Message:
+    return Message(
+        topic=it.topic, key=it.key, payload=_short(it), organization_id=it.organization_id, available_at=at
+    )  # fmt: skip
+
+
+def _short(it: Post) -> dict[str, Any]:
     if len(json.dumps(it.payload)) > PAYLOAD_LIMIT:
         raise ValueError(f"the payload of {it.topic} is over {PAYLOAD_LIMIT} bytes")
-    return Message(topic=it.topic, key=it.key, payload=it.payload, organization_id=it.organization_id, available_at=at)
+    return it.payload
 
 
 def body(*, topic: str, payload: dict[str, Any], at: datetime) -> str:

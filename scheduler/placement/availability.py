@@ -68,13 +68,14 @@ def free_resources(host: HostView, start_s: int, until_s: int | None) -> tuple[i
     lines = [busy for device in host.devices for busy in device.busy if overlaps(busy, start_s, until_s)]
     if not lines:
         return host.cpu_milli, host.ram_mib, host.disk_mib
-    moments = {start_s} | {busy.start_s for busy in lines if busy.start_s > start_s}
+    held = [(busy, _held(host, busy)) for busy in lines]
     cpu, ram, disk = host.cpu_milli, host.ram_mib, host.disk_mib
-    for moment in moments:
-        held = [_held(host, busy) for busy in lines if overlaps(busy, moment, moment + 1)]
-        cpu = min(cpu, host.cpu_milli - sum(h[0] for h in held))
-        ram = min(ram, host.ram_mib - sum(h[1] for h in held))
-        disk = min(disk, host.disk_mib - sum(h[2] for h in held))
+    for moment in {start_s} | {busy.start_s for busy in lines if busy.start_s > start_s}:
+        left_cpu, left_ram, left_disk = host.cpu_milli, host.ram_mib, host.disk_mib
+        for busy, share in held:
+            if busy.start_s <= moment and (busy.end_s is None or busy.end_s > moment):
+                left_cpu, left_ram, left_disk = left_cpu - share[0], left_ram - share[1], left_disk - share[2]
+        cpu, ram, disk = min(cpu, left_cpu), min(ram, left_ram), min(disk, left_disk)
     return cpu, ram, disk
 
 

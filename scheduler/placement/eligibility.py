@@ -4,8 +4,9 @@
 """
 
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
-from leasing.compat import HostOffers, Verdict, compat
+from leasing.compat import HostOffers, ImageNeeds, compat
 from scheduler.placement.availability import ends_after, free_resources, wholly_free
 from scheduler.placement.seating import clique_sizes, offers_slice, seats_for
 from scheduler.placement.snapshot import FRACTION_UNITS, UNITS, Ask, HostView, Option, Seat, Want
@@ -109,30 +110,38 @@ def _software(host: HostView, ask: Ask) -> Shortfall | None:
 def _image(host: HostView, ask: Ask) -> Shortfall | None:
     """Return what stands against the image on this host: its GPUs, its processor or its driver."""
     assert ask.image is not None
-    is_cuda = host.vendor == "nvidia"
+    return _runs(
+        ask.image, host.vendor, host.cpu_architecture, host.driver_version, host.compute_capability, host.segment,
+        host.cuda_version,
+    )  # fmt: skip
+
+
+@lru_cache(maxsize=4096)  # hosts of a market are of few kinds
+def _runs(
+    image: ImageNeeds, vendor: str, cpu: str, driver: str, capability: str, segment: str, cuda: str
+) -> Shortfall | None:
+    is_cuda = vendor == "nvidia"
     offers = HostOffers(
-        vendor=host.vendor,
-        cpu=host.cpu_architecture,
-        driver=_readable(host.driver_version),
-        cc=_readable(host.compute_capability) if is_cuda else None,
-        segment=host.segment or None,
-        cuda=_readable(host.cuda_version) if is_cuda else None,
+        vendor=vendor,
+        cpu=cpu,
+        driver=_readable(driver),
+        cc=_readable(capability) if is_cuda else None,
+        segment=segment or None,
+        cuda=_readable(cuda) if is_cuda else None,
     )
-    verdict = compat(replace(ask.image, cpu=ask.image.cpu or offers.cpu), offers)
-    return None if verdict.runs else _against(verdict, host, ask.image.cpu, ask.image.vendor)
-
-
-def _against(verdict: Verdict, host: HostView, cpu: str, vendor: str | None) -> Shortfall:
+    verdict = compat(replace(image, cpu=image.cpu or cpu), offers)
     need = verdict.need or "another"
+    if verdict.runs:
+        return None
     if verdict.result == "vendor":
-        return Shortfall("vendor", vendor or "", host.vendor)
+        return Shortfall("vendor", image.vendor or "", vendor)
     if verdict.result == "cpu_arch":
-        return Shortfall("cpu_architecture", cpu, host.cpu_architecture)
+        return Shortfall("cpu_architecture", image.cpu, cpu)
     if verdict.result == "gpu_too_old_for_image":
-        return Shortfall("compute_capability", need, host.compute_capability)
+        return Shortfall("compute_capability", need, capability)
     if verdict.result == "no_code_for_gpu":
-        return Shortfall("image_code", host.compute_capability, "none")
-    return Shortfall("driver", need, host.driver_version or "unknown")
+        return Shortfall("image_code", capability, "none")
+    return Shortfall("driver", need, driver or "unknown")
 
 
 def _readable(text: str) -> str | None:

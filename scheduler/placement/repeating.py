@@ -30,9 +30,14 @@ class Repeated:
         self._pushed = 0
         self._look(option_holders(hosts, ask))
 
-    def decide(self, hosts: Mapping[Any, HostView], changed: Iterable[Any]) -> Placement | None:
-        """Return the placement, or None where nothing has room; changed: keys of hosts that are other objects now."""
-        keys = set(changed)
+    def decide(
+        self, hosts: Mapping[Any, HostView], changed: Iterable[Any], *, freed: bool = True
+    ) -> Placement | None:  # fmt: skip
+        """Return the placement, or None where nothing has room; changed: keys of hosts that are other objects now.
+
+        freed=False: something was taken on each of those, and nothing given back. Who had no room has none then.
+        """
+        keys = set(changed) if freed else self._candidates.keys() & set(changed)
         for key in keys:
             before = self._candidates.pop(key, None)
             if before is not None:
