@@ -16,6 +16,7 @@ from allauth.mfa.base.forms import AuthenticateForm, ReauthenticateForm
 from django.conf import settings
 from django.core.exceptions import ValidationError
 from django.db import transaction
+from django.db.models import Q
 from django.http import HttpRequest
 from django.urls import reverse
 
@@ -48,9 +49,10 @@ class SignIn(DefaultAccountAdapter):  # type: ignore[misc]
         return False
 
     def pre_authenticate(self, request: HttpRequest, **credentials: Any) -> None:
-        named = credentials.get("email") or credentials.get("username") or ""
+        named = {credentials[name] for name in ("email", "username") if credentials.get(name)}
         count_try("sign_in_address", f"ip:{get_client_ip(request)}")
-        count_try("sign_in", f"person:{named.lower()}")
+        for subject in _tried(named):
+            count_try("sign_in", f"person:{subject}")
 
     def login(self, request: HttpRequest, user: User) -> None:
         with transaction.atomic():
@@ -68,6 +70,15 @@ class SignIn(DefaultAccountAdapter):  # type: ignore[misc]
 
     def get_login_redirect_url(self, request: HttpRequest) -> str:
         return reverse("admin:index") if _person(request).is_staff else super().get_login_redirect_url(request)
+
+
+def _tried(named: set[str]) -> list[str]:
+    """Return whose tries these are: of the account, by whichever of its names; of what was typed, if there is none."""
+    meant = Q()
+    for name in named:
+        meant |= Q(email__iexact=name) | Q(username__iexact=name)
+    people = User.objects.filter(meant) if named else User.objects.none()
+    return sorted(person.public_id for person in people) or sorted({name.lower() for name in named})
 
 
 class SecondFactors(DefaultMFAAdapter):  # type: ignore[misc]

@@ -30,5 +30,5 @@ urlpatterns: list[URLPattern | URLResolver] = [
 if apps.is_installed("allauth.socialaccount"):
     urlpatterns += [
         path("3rdparty/", include("allauth.socialaccount.urls")),
-        path("", include("allauth.socialaccount.providers.openid_connect.urls")),
+        path("", include("accounts.single_sign_on_urls")),
     ]

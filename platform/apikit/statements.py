@@ -46,7 +46,7 @@ def run_first(*statements: Statement) -> list[list[tuple[Any, ...]]]:
     """
     if connection.in_atomic_block:
         return run(*statements)
-    connection.health_check_done = True
+    connection.health_check_done = True  # type: ignore[attr-defined]
     try:
         return run(*statements)
     except (OperationalError, InterfaceError):

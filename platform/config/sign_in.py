@@ -55,24 +55,34 @@ SOCIALACCOUNT_ONLY = False
 SOCIALACCOUNT_AUTO_SIGNUP = False
 SOCIALACCOUNT_EMAIL_AUTHENTICATION_AUTO_CONNECT = True
 SOCIALACCOUNT_PROVIDERS: dict[str, Any] = {}
-if _OIDC_ISSUER:
-    SOCIALACCOUNT_PROVIDERS["openid_connect"] = {
-        "OAUTH_PKCE_ENABLED": True,
-        "APPS": [
-            {
-                "provider_id": "sso",
-                "name": env.text("OIDC_NAME", "single sign-on"),
-                "client_id": env.text("OIDC_CLIENT_ID"),
-                "secret": env.text("OIDC_CLIENT_SECRET"),
-                "settings": {"server_url": _OIDC_ISSUER, "email_authentication": True},
-            }
-        ],
+OIDC_APPS = ["allauth.socialaccount", "allauth.socialaccount.providers.openid_connect"]
+
+
+def oidc_provider(*, issuer: str, client_id: str, secret: str, name: str = "single sign-on") -> dict[str, Any]:
+    """Return SOCIALACCOUNT_PROVIDERS for one identity provider."""
+    app = {
+        "provider_id": "sso",
+        "name": name,
+        "client_id": client_id,
+        "secret": secret,
+        "settings": {"server_url": issuer, "email_authentication": True},
     }
+    ours = "accounts.single_sign_on.SingleSignOn"
+    return {"openid_connect": {"OAUTH_PKCE_ENABLED": True, "provider_class": ours, "APPS": [app]}}
+
+
+if _OIDC_ISSUER:
+    SOCIALACCOUNT_PROVIDERS = oidc_provider(
+        issuer=_OIDC_ISSUER,
+        client_id=env.text("OIDC_CLIENT_ID"),
+        secret=env.text("OIDC_CLIENT_SECRET"),
+        name=env.text("OIDC_NAME", "single sign-on"),
+    )
 
 
 def oidc_apps() -> list[str]:
     """Return the apps that single sign-on needs; none without an issuer."""
-    return ["allauth.socialaccount", "allauth.socialaccount.providers.openid_connect"] if _OIDC_ISSUER else []
+    return OIDC_APPS if _OIDC_ISSUER else []
 
 
 # Letters (only resets of passwords): a demonstration writes them to the log of the process.

@@ -29,6 +29,7 @@ PASSWORD = "correct horse battery"
 @pytest.fixture(autouse=True)
 def _asked(settings: Any) -> Iterator[None]:
     settings.STAFF_SECOND_FACTOR = True
+    settings.PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]  # the real one takes most of a second
     with clock.frozen(NOON):  # tries are counted in fixed windows
         yield
 
@@ -141,6 +142,27 @@ def test_the_eleventh_try_is_refused_before_a_password_is_hashed_and_from_any_pr
     assert "Too many tries" in refused.content.decode()
     assert len(hashed) == tries
     assert sign_in(Client(), make_person("eve@example.org")).status_code == 302
+
+
+def test_an_account_has_one_quota_by_whichever_of_its_names_it_is_tried() -> None:
+    User.objects.create_user("ada", "ada@example.org", PASSWORD)
+    for name in ["ada", "ADA@example.org", "ada@example.org", "Ada", "ada"] * 2:
+        assert Client().post(LOGIN, {"login": name, "password": "wrong"}).status_code == 200
+
+    for name in ("ada", "ada@example.org"):
+        refused = Client().post(LOGIN, {"login": name, "password": PASSWORD})
+        assert "Too many tries" in refused.content.decode(), name
+    assert sign_in(Client(), make_person("eve@example.org")).status_code == 302
+
+
+def test_names_of_nobody_have_a_quota_each() -> None:
+    for _ in range(10):
+        Client().post(LOGIN, {"login": "nobody@example.org", "password": "wrong"})
+
+    refused = Client().post(LOGIN, {"login": "Nobody@example.org", "password": "wrong"})
+
+    assert "Too many tries" in refused.content.decode()
+    assert "Too many tries" not in Client().post(LOGIN, {"login": "other", "password": "wrong"}).content.decode()
 
 
 def test_codes_are_not_guessed(monkeypatch: pytest.MonkeyPatch) -> None:
