@@ -229,7 +229,8 @@ class BudgetItem(OrganizationView):
     def get(self, request: Request, id: str) -> Response:
         found = self.found(self.mine(Budget, owner="owner"), "budget", id)
         spent = budgets.spent_micros(budget=found, at=self.at)
-        return self.one({**rendering.budget(found), "spent_micros": spent}, version=found.version)
+        rung = [rendering.alarm(alarm, currency=found.currency) for alarm in budgets.rung(budget=found, at=self.at)]
+        return self.one({**rendering.budget(found), "spent_micros": spent, "alarms": rung}, version=found.version)
 
     def patch(self, request: Request, id: str) -> Response:
         asked = self.read(BudgetChange)

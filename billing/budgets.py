@@ -58,6 +58,12 @@ def ring(*, budget: Budget, spent: int, at: datetime) -> list[BudgetAlarm]:
     return rung
 
 
+def rung(*, budget: Budget, at: datetime) -> list[BudgetAlarm]:
+    """Return the alarms of the month around `at`, the lowest threshold first."""
+    period = DateTimeTZRange(*month_around(budget, at=at))
+    return list(budget.alarms.filter(period=period).order_by("threshold_bp"))
+
+
 def capping(*, owner: UUID, currency: str) -> Statement:
     """Return the question whether any budget caps what an owner starts; without a row there is nothing to refuse."""
     return Statement(

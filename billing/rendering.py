@@ -5,7 +5,7 @@ from uuid import UUID
 
 from apikit.instants import instant, instant_or_none
 from billing import costs, documents, entries, pricing, statements, wallets
-from billing.models import Budget, Invoice, Payment, Payout, PriceVersion, Transfer
+from billing.models import Budget, BudgetAlarm, Invoice, Payment, Payout, PriceVersion, Transfer
 from billing.models.meters import Use
 
 
@@ -145,6 +145,14 @@ def budget(found: Budget) -> dict[str, Any]:
         "thresholds_bp": found.thresholds_bp,
         "action": found.action,
         "created_at": instant(found.created_at),
+    }
+
+
+def alarm(found: BudgetAlarm, *, currency: str) -> dict[str, Any]:
+    return {
+        "threshold_bp": found.threshold_bp,
+        "spent": pricing.money(found.spent_micros, currency),
+        "at": instant(found.at),
     }
 
 

@@ -114,7 +114,8 @@ _OBJECTS = {
     "Invoice": (
         "id:text number:text? state:text currency:text from:at to:at tax:any due:any issued_at:at? actions:texts"
     ),
-    "Budget": "id:text name:text label:text? amount:money thresholds_bp:list action:text created_at:at",
+    "Budget": "id:text name:text label:text? amount:money thresholds_bp:list action:text created_at:at"
+    " ~spent_micros:int ~alarms:list",
     "Earning": "currency:text balance:money in_transit:money",
     "HostEarnings": (
         "host:text simulated:bool currency:text time_zone:text from:at to:at total:map by_day:list by_lease:list"

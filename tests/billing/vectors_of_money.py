@@ -124,13 +124,18 @@ def b05(given: dict[str, Any]) -> dict[str, Any]:
 
     with ThreadPoolExecutor(given["concurrent_starts"]) as pool:
         accepted = list(pool.map(place, range(given["concurrent_starts"])))
-    found = wallet(owner)
-    return {
+    held = wallet(owner)
+    found = {
         "accepted": accepted.count(True),
         "refused": accepted.count(False),
-        "held_u": found.held_micros,
-        "available_u": found.available_micros,
+        "held_u": held.held_micros,
+        "available_u": held.available_micros,
     }
+    at_door = vectors_at_doors.starts_at_once(
+        balance_micros=given["balance_u"], hold_micros=given["hold_u"], count=given["concurrent_starts"]
+    )
+    assert at_door == found
+    return found
 
 
 def b08(given: dict[str, Any]) -> dict[str, Any]:
@@ -496,7 +501,11 @@ def g01(given: dict[str, Any]) -> dict[str, Any]:
         thresholds_bp=[given["threshold_bp"]],
         created_at=NOON,
     )
-    return {"alarms": [len(budgets.ring(budget=budget, spent=n, at=NOON)) for n in given["accrued_u"]]}
+    alarms = [len(budgets.ring(budget=budget, spent=n, at=NOON)) for n in given["accrued_u"]]
+    assert alarms == vectors_at_doors.alarms_rung(
+        budget_micros=given["budget_u"], threshold_bp=given["threshold_bp"], accrued_micros=given["accrued_u"]
+    )
+    return {"alarms": alarms}
 
 
 ADAPTERS: dict[str, Adapter] = {
