@@ -68,10 +68,14 @@ def top_up(
 
 @transaction.atomic
 def set_credit_line(*, owner: UUID, currency: str, credit_micros: int, at: datetime) -> None:
-    """Let the wallet go down to minus `credit_micros`. Raises ledger.Overdrawn if it is below that already."""
+    """Let the wallet go down to minus `credit_micros`. Raises ledger.Overdrawn if it is below that already.
+
+    What has run and is not posted counts: with a smaller line nobody but the platform could pay for it.
+    """
     wallet = account_of(owner=owner, currency=currency, at=at)
-    row = ledger.lock([wallet.pk])[wallet.pk]
-    if credit_micros < 0 or row.balance_micros - row.held_micros < -credit_micros:
+    row = refreshed(wallet, at=at)
+    left = pledgeable(wallet, row, at=at)[-1][1] + row.floor_micros  # what ran and is not posted is gone
+    if credit_micros < 0 or left < -credit_micros:
         raise ledger.Overdrawn("More than that credit line is in use.", credit_micros=credit_micros)
     AccountBalance.objects.filter(pk=wallet.pk).update(floor_micros=-credit_micros)
     exhaustion.refresh(accounts=[wallet.pk], at=at)

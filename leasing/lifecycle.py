@@ -16,7 +16,7 @@ from django.db.models import Q
 from agents import workloads
 from apikit.instants import instant as instant_text
 from billing import holds, metering
-from leasing import broken_promises, calendar, starting, terms, volumes
+from leasing import broken_promises, calendar, commitments, starting, terms, volumes
 from leasing.models import Lease
 from leasing.moves import WrongState, locked, move
 from leasing.states import EndReason, State
@@ -153,7 +153,7 @@ def finish(*, lease_id: UUID, at: datetime) -> Lease:
 
 def _finish(lease: Lease, *, at: datetime) -> Lease:
     lease.ended_at = at
-    lease.charged_micros = metering.finish(reference=lease.public_id, at=at, ended_by=lease.ending_reason)
+    lease.charged_micros = metering.finish(reference=lease.public_id, at=at, ended_by=commitments.ended_by(lease))
     holds.release(reference=lease.public_id, at=at)
     workloads.drop_scratch(reference=lease.public_id)
     if lease.volumes:

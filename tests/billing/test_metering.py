@@ -208,6 +208,19 @@ def test_usage_beyond_64_bits_is_never_written_and_keeps_nothing_from_ending(sec
     assert segment.end_s == segment.start_s + most_s
 
 
+def test_a_credit_line_is_not_cut_below_what_has_run_and_is_not_posted() -> None:
+    payer = make_owner(1_000_000)
+    wallets.set_credit_line(owner=payer, currency="USD", credit_micros=5_000_000, at=NOON)
+    run(payer=payer, price=make_price(3_600_000))
+    cut = {"owner": payer, "currency": "USD", "at": after(3000)}
+
+    with pytest.raises(ledger.Overdrawn):
+        wallets.set_credit_line(credit_micros=1_999_999, **cut)
+    wallets.set_credit_line(credit_micros=2_000_000, **cut)
+
+    assert wallets.balance(**cut).available_micros == 0
+
+
 @pytest.mark.parametrize("ended_by", ["tenant", "host_lost"])
 @pytest.mark.parametrize("members", [(0,), (0, 1)])
 def test_what_is_taken_back_after_the_end_gives_the_books_that_it_gives_before(

@@ -111,6 +111,52 @@ def test_nobody_pays_a_commitment_that_the_platform_ended(reason: EndReason) -> 
     assert lease_seconds(lease) <= 100
 
 
+@pytest.mark.parametrize("how", ["shortened", "completed", "given up"])
+def test_there_is_no_way_around_the_commitment(how: str) -> None:
+    lease = reserve("P1W")
+    micros, minimum_s = TIERS["P1W"]
+    over = after(200)
+    if how == "shortened":
+        term_changes.shorten(lease_id=lease.pk, end_at=over, at=after(102))
+    elif how == "completed":
+        say(lease, "exited", at=over, exit_code=0)
+    else:
+        hear(lease, at=after(102))
+        recovery.park_now(lease=lease, keep="queue", at=after(102))
+        assert lease.end_at is not None
+        over = lease.end_at
+    hear(lease, at=over)
+
+    converging.converge(at=over + timedelta(seconds=1))
+    say(lease, "gone", at=over + timedelta(seconds=2))
+    converging.converge(at=over + timedelta(seconds=3))
+
+    lease.refresh_from_db()
+    assert (lease.state, lease.charged_micros) == (State.ENDED, micros * minimum_s // 3600)
+    assert reconcile.findings() == []
+
+
+@pytest.mark.parametrize("moved", [False, True])
+def test_a_term_that_is_served_to_its_end_pays_what_was_used(moved: bool) -> None:
+    lease = reserve("P1W")
+    assert lease.end_at is not None
+    if moved:  # to and fro: it ends when it was to end
+        term_changes.change_end(lease_id=lease.pk, end_at=lease.end_at + timedelta(days=1), at=after(50))
+        term_changes.shorten(lease_id=lease.pk, end_at=lease.end_at, at=after(60))
+    hear(lease, at=after(102))
+    recovery.restart_now(lease=lease, at=after(102))  # and is not used for ten minutes
+    say(lease, "ready", at=after(702))
+    converging.converge(at=after(703))
+    hear(lease, at=lease.end_at)
+
+    converging.converge(at=lease.end_at + timedelta(seconds=1))
+    say(lease, "gone", at=lease.end_at + timedelta(seconds=2))
+    converging.converge(at=lease.end_at + timedelta(seconds=3))
+
+    lease.refresh_from_db()
+    assert lease.charged_micros == TIERS["P1W"][0] * (7 * DAY_S - 600) // 3600
+
+
 def lease_seconds(lease: Lease) -> int:
     return metering.cost(reference=lease.public_id, at=after(10 * DAY_S)).seconds
 
