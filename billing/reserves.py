@@ -55,6 +55,25 @@ def lower(*, reference: str, rate_micros_per_hour: int, at: datetime) -> None:
 
 
 @transaction.atomic
+def hand_over(*, reference: str, to: str, rate_micros_per_hour: int, for_s: int, at: datetime) -> None:
+    """Let what is held for one reference be held for another, which uses so much. It is not asked for anew.
+
+    What is more than `for_s` seconds of it is given back; where it is less, it lasts for less.
+    """
+    before = _locked(reference)
+    if before is None or not before.held_micros:
+        return
+    full = -(-rate_micros_per_hour * for_s // pricing.SECONDS_PER_HOUR)
+    amount = min(before.held_micros, full)
+    after = Reserve(reference=to, account=before.account, rate_micros_per_hour=rate_micros_per_hour)
+    after.full_micros, after.held_micros, after.n = full, amount, 1
+    holds.lower(reference=_name(before), to=_name(after), amount_micros=amount, at=at)
+    after.save(force_insert=True)
+    before.full_micros, before.held_micros, before.drawn_from = 0, 0, None
+    before.save()
+
+
+@transaction.atomic
 def release(*, reference: str, at: datetime) -> None:
     """Give it all back; nothing happens where there is none."""
     reserve = _locked(reference)

@@ -16,7 +16,7 @@ from django.db.models import Q
 from agents import workloads
 from apikit.instants import instant as instant_text
 from billing import holds, metering
-from leasing import broken_promises, calendar, commitments, starting, terms, volumes
+from leasing import broken_promises, calendar, commitments, kept_scratch, starting, terms, volumes
 from leasing.models import Lease
 from leasing.moves import WrongState, locked, move
 from leasing.states import EndReason, State
@@ -130,7 +130,11 @@ def end(
         metering.stop(
             reference=lease.public_id, seq=lease.meter_seq, at=min(at, last_good) if last_good else at, cause=reason
         )
-    workloads.unwant(reference=lease.public_id, at=at, reason=reason)
+    # Its scratch outlives it where the money went out and a reserve is held for it.
+    kept = reason == EndReason.BALANCE and lease.state in kept_scratch.RUNS and kept_scratch.may_keep(lease)
+    workloads.unwant(reference=lease.public_id, at=at, reason=reason, keeps_scratch=kept)
+    if kept:
+        kept_scratch.keep(lease, at=at)
     if lease.state in {State.PENDING, State.SCHEDULED}:
         if (
             lease.state == State.SCHEDULED
@@ -155,7 +159,8 @@ def _finish(lease: Lease, *, at: datetime) -> Lease:
     lease.ended_at = at
     lease.charged_micros = metering.finish(reference=lease.public_id, at=at, ended_by=commitments.ended_by(lease))
     holds.release(reference=lease.public_id, at=at)
-    workloads.drop_scratch(reference=lease.public_id)
+    if lease.ending_reason != EndReason.BALANCE or not kept_scratch.is_kept(lease):
+        workloads.drop_scratch(reference=lease.public_id)
     if lease.volumes:
         volumes.let_go(lease, at=at)
     return move(

@@ -14,6 +14,7 @@ from django.conf import settings
 from django.db import transaction
 
 from agents import volumes as on_hosts
+from agents import workloads
 from agents.models import Host
 from apikit.errors import DomainError, InvalidInput
 from audit import ids, log
@@ -302,11 +303,19 @@ def destroy(volume: Volume, *, reason: str, at: datetime) -> None:
         stopped_at = at if volume.state != State.UNREACHABLE else volume.host.last_heard_at or at
     settle(volume, stopped_at=stopped_at, at=at, cause=reason)
     on_hosts.drop(reference=volume.public_id, at=at)
+    forget_scratch(volume)
     volume.ended_reason, volume.destroy_at = reason, None
     if on_hosts.is_there(volume.public_id):
         enter(volume, State.DELETING, at=at, reason=reason)
     else:
         over(volume, State.DELETED, reason=reason, at=at)
+
+
+def forget_scratch(volume: Volume) -> None:
+    """What was the scratch of a lease is kept for nobody any more, once the last of its members' is over."""
+    mine = Volume.objects.filter(kept_from=volume.kept_from, state__in=Volume.LIVE).exclude(pk=volume.pk)
+    if volume.kept_from and not mine.exists():
+        workloads.drop_scratch(reference=volume.kept_from)
 
 
 def settle(volume: Volume, *, stopped_at: datetime, at: datetime, cause: str) -> None:

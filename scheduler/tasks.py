@@ -4,7 +4,7 @@ from celery import shared_task
 from django.conf import settings
 
 from apikit import clock
-from leasing import quotes, volume_keeping
+from leasing import kept_scratch, quotes, volume_keeping
 from scheduler import announcing, converging, doorbell, fair_share, making_room, placing, spot_prices
 
 
@@ -37,6 +37,11 @@ def stop_over_budget(**_: object) -> None:
 @shared_task(name="scheduler.keep_volumes")  # type: ignore[untyped-decorator]
 def keep_volumes(**_: object) -> None:
     volume_keeping.keep(at=clock.now())
+
+
+@shared_task(name="scheduler.reserve_scratch")  # type: ignore[untyped-decorator]
+def reserve_scratch(**_: object) -> None:
+    kept_scratch.reserve(at=clock.now())
 
 
 @shared_task(name="scheduler.step_spot_prices")  # type: ignore[untyped-decorator]

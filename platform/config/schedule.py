@@ -13,6 +13,7 @@ LOOPS: dict[str, float] = {  # task name -> seconds between ticks
     "scheduler.stop_exhausted": 1.0,
     "scheduler.stop_over_budget": 60.0,
     "scheduler.keep_volumes": 5.0,
+    "scheduler.reserve_scratch": 30.0,
     "scheduler.make_room": 3.0,
     "scheduler.announce": 2.0,
     "scheduler.step_spot_prices": 15.0,

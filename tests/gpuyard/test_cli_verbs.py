@@ -414,3 +414,28 @@ def test_bash_takes_the_completion_script(shell: Shell, tmp_path: Path) -> None:
 
     assert "_gpuyard_completion" in said.stdout
     assert KEY not in script.read_text()
+
+
+def test_a_volume_is_made_mounted_and_destroyed_by_its_name(server: ScriptedServer, shell: Shell) -> None:
+    row = {"id": "volume_1", "name": "data", "size_gib": 100, "state": "ready", "simulated": False}
+    server.on("POST", "/volumes", Answer(201, row))
+    server.on("GET", "/volumes", {"items": [row]})
+    server.on("DELETE", "/volumes/volume_1", row | {"state": "deleting"})
+    server.on("POST", "/leases", Answer(201, lease()))
+
+    assert shell("volume", "create", "data", "--size", "100").exit_code == 0
+    assert "100 GiB" in shell("volume", "ls").stdout
+    mounts = ("--volume", "data:/data", "--volume", "more:/mnt/more:20")
+    assert shell("lease", "create", "A100_80G", "--image", "pytorch_latest", *mounts).exit_code == 0
+    assert shell("volume", "rm", "data", "-y").exit_code == 0
+
+    assert server.requests("POST", "/volumes")[0].body == {"name": "data", "size_gib": 100}
+    asked = server.requests("POST", "/leases")[0].body
+    assert isinstance(asked, dict)
+    assert asked["volumes"] == [
+        {"name": "data", "path": "/data"}, {"name": "more", "path": "/mnt/more", "size_gib": 20}
+    ]  # fmt: skip
+    assert len(server.requests("DELETE", "/volumes/volume_1")) == 1
+    refused = shell("lease", "create", "A100_80G", "--image", "x", "--volume", "data")
+    assert refused.exit_code == 2
+    assert "data:/data:100" in refused.stderr

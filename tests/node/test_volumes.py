@@ -64,6 +64,33 @@ def test_it_outlives_its_lease_and_goes_when_it_is_dropped_and_not_before(
     until(lambda: len(gone(plane)) == 4, what="the same word from the agent's next life")
 
 
+def test_the_scratch_of_a_lease_that_is_over_is_mounted_by_the_next_one_and_then_goes(
+    plane: FakeControlPlane, agent: Agent
+) -> None:
+    let_in(agent)
+    write = ["sh", "-c", "echo mine > $GPUYARD_SCRATCH/kept; exec sleep 600"]
+    first = plane.want(command=write)
+    plane.wait_step(first, "ready")
+    kept = agent.folder / "scratch" / "gy-scratch-lease_1-0" / "data" / "kept"
+    until(kept.exists, what="what it writes")
+    plane.scratch = ["lease_1"]  # its money is out
+    plane.unwant(first)
+    plane.wait_step(first, "gone")
+    assert kept.exists()
+
+    old = {"name": "old", "place": "gy-scratch-lease_1-0", "path": "/old", "size_mib": 1024}
+    second = plane.want(lease="lease_2", volumes=[old], command=["sh", "-c", "cat $GPUYARD_VOLUME_OLD/kept; sleep 600"])
+    plane.wait_step(second, "ready")
+    until(lambda: plane.log(second) == "mine\n", what="what the lease before had written")
+    plane.unwant(second)
+    plane.wait_step(second, "gone")
+    assert kept.exists()
+    plane.scratch = []
+    drop(plane, "gy-scratch-lease_1-0")
+    until(lambda: "gy-scratch-lease_1-0" in gone(plane), what="the word that it is gone")
+    assert not kept.exists()
+
+
 def test_how_full_it_is_is_told(plane: FakeControlPlane, agent: Agent) -> None:
     agent.kill()
     agent.environment["GPUYARD_AGENT_DISK_LOOK_S"] = "0.3"

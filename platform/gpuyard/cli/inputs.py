@@ -84,6 +84,19 @@ class Pair(click.ParamType[tuple[str, str]]):
         return name, text
 
 
+class Volume(click.ParamType[dict[str, Any]]):
+    """NAME:/path, or NAME:/path:SIZE to have it made, in GiB."""
+
+    name = "name:/path[:gib]"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> dict[str, Any]:
+        found = re.fullmatch(r"([^:]+):(/[^:]*)(?::([0-9]{1,6})(?:G|GiB)?)?", str(value), re.ASCII)
+        if found is None:
+            self.fail(f"{value!r} is no volume: write data:/data, or data:/data:100 to have one of 100 GiB made.")
+        name, path, size = found.groups()
+        return {"name": name, "path": path, **({"size_gib": int(size)} if size else {})}
+
+
 class Amount(click.ParamType[tuple[str, str | None]]):
     """12.50, or "12.50 CNY"."""
 
@@ -197,6 +210,14 @@ _WAY_OPTIONS = (
     ),
     click.option("--no-queue", is_flag=True, help="The same as --if-no-capacity refuse."),
     click.option("--quote", help="Redeem this quote."),
+    click.option(
+        "--volume",
+        "volumes",
+        type=Volume(),
+        multiple=True,
+        shell_complete=naming.volumes_offered,
+        help="Mount a volume: data:/data, or data:/data:100 to have one of 100 GiB made.",
+    ),
 )
 
 
@@ -272,6 +293,7 @@ def lease_fields(request: str | None, command: Sequence[str], given: Mapping[str
         **{name: given[name] for name in ("registry_secret", "jupyter", "health", "may_move")},
         "if_no_capacity": _if_no_capacity(given),
         "quote": given.get("quote"),
+        "volumes": list(given.get("volumes") or ()) or None,
         "command": list(command) or None,
     }
     return {name: value for name, value in fields.items() if value is not None}

@@ -96,6 +96,11 @@ def _secrets(client: Client) -> list[tuple[str, str]]:
     return [(str(each.to_dict().get("name")), "") for each in client.secrets.list().first(_OFFERED)]
 
 
+def _volumes(client: Client) -> list[tuple[str, str]]:
+    rows = (each.to_dict() for each in client.volumes.list().first(_OFFERED))
+    return [(str(row.get("name")), f"{row.get('size_gib')} GiB") for row in rows]
+
+
 def _models(client: Client) -> list[tuple[str, str]]:
     return [(each.slug, f"{each.memory_gib} GiB") for each in client.gpu_models.list().first(_OFFERED)]
 
@@ -104,6 +109,7 @@ leases_offered = _offers(_leases)
 hosts_offered = _offers(_hosts)
 images_offered = _offers(_images)
 secrets_offered = _offers(_secrets)
+volumes_offered = _offers(_volumes)
 models_offered = _offers(_models)
 
 

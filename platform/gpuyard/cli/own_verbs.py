@@ -1,4 +1,4 @@
-"""gpuyard image, secret: what an organization keeps for its leases."""
+"""gpuyard image, secret, volume: what an organization keeps for its leases."""
 
 from __future__ import annotations
 
@@ -111,3 +111,49 @@ def remove_secret(name: str) -> None:
     secret_id = naming.one(here.client.secrets.list(), name, what="secret")
     here.client.secrets.delete(secret_id)
     here.done(f"{name} is forgotten.")
+
+
+@click.group(cls=Family, default="list")
+def volume() -> None:
+    """Storage that outlives leases: `--volume NAME:/path` mounts it. It lives on one host; charged until deleted."""
+
+
+@volume.command("list")
+@listing_options
+def list_volumes(limit: int | None) -> None:
+    """List what there is, with the moment of its destruction where the money is out."""
+    here = session()
+    here.show_list(here.client.volumes.list(), views.VOLUMES, limit=limit)
+
+
+@volume.command("get")
+@click.argument("name", shell_complete=naming.volumes_offered)
+def get_volume(name: str) -> None:
+    """Show a volume, by its name or id."""
+    here = session()
+    here.show(here.client.volumes.get(_volume_id(here, name)), views.anything)
+
+
+@volume.command("create", cls=Write)
+@click.argument("name")
+@click.option("--size", "size_gib", type=click.IntRange(1), required=True, help="In GiB; it stays as it is.")
+@click.option("--region", help="Where its first lease is to run.")
+def create_volume(name: str, size_gib: int, region: str | None) -> None:
+    """Make a volume. It gets its host with the first lease that mounts it, and costs nothing before."""
+    here = session()
+    here.show(here.client.volumes.create(name=name, size_gib=size_gib, region=region), views.anything)
+
+
+@volume.command("delete", cls=Write)
+@click.argument("name", shell_complete=naming.volumes_offered)
+def delete_volume(name: str) -> None:
+    """Destroy a volume and all that is in it."""
+    here = session()
+    volume_id = _volume_id(here, name)
+    here.confirm(f"Destroy {name} and all that is in it?")
+    here.client.volumes.delete(volume_id)
+    here.done(f"{name} is destroyed.")
+
+
+def _volume_id(here: Session, name: str) -> str:
+    return name if name.startswith("volume_") else naming.one(here.client.volumes.list(), name, what="volume")

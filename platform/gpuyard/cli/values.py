@@ -24,7 +24,7 @@ _END_REASONS = {
 }
 
 
-_UNITS = {"gpu_hour": "GPU-h", "hour": "h"}
+_UNITS = {"gpu_hour": "GPU-h", "gib_hour": "GiB-h", "hour": "h"}
 
 
 def ended_by(reason: str | None) -> str:

@@ -87,6 +87,17 @@ SECRETS = (
     Column("REPLACED", lambda row: ago(row.get("replaced_at")), rank=1),
     Column("ID", member("id"), rank=3),
 )
+VOLUMES = (
+    Column("NAME", member("name")),
+    Column("STATE", member("state")),
+    Column("SIZE", lambda row: f"{plain(row.get('size_gib'))} GiB" + badge(row), right=True),
+    Column("USED", lambda row: "" if row.get("used_gib") is None else f"{row['used_gib']} GiB", rank=4, right=True),
+    Column("PRICE", lambda row: money(row.get("price")), rank=3, right=True),
+    Column("REGION", member("region"), rank=5),
+    Column("LEASE", member("lease"), rank=2),
+    Column("DESTROYED", lambda row: ago(row.get("destroy_at")), rank=1),
+    Column("ID", member("id"), rank=6),
+)
 IMAGES = (
     Column("SLUG", lambda row: plain(row.get("slug") or row.get("id"))),
     Column("OWN", lambda row: "yes" if row.get("own") else "", rank=4),
