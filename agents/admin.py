@@ -21,6 +21,7 @@ from agents.models import (
     Enrolment,
     Host,
     HostEvent,
+    HostVolume,
     LogChunk,
     Receipt,
     ScoreEntry,
@@ -202,6 +203,24 @@ class WorkloadAdmin(ReadOnly):
     search_fields = ["reference", "host__name", "container"]
     list_select_related = ["host"]
     date_hierarchy = "wanted_at"
+
+
+@admin.register(HostVolume)
+class HostVolumeAdmin(ReadOnly):
+    list_display = [
+        "host",
+        "reference",
+        "place",
+        "size_mib",
+        "used_mib",
+        "wanted",
+        "wanted_at",
+        "unwanted_at",
+        "gone_at",
+    ]
+    list_filter = ["wanted", ("gone_at", admin.EmptyFieldListFilter)]
+    search_fields = ["reference", "place", "host__name"]
+    list_select_related = ["host"]
 
 
 @admin.register(HostEvent)

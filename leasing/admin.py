@@ -6,9 +6,10 @@ from django.contrib import admin, messages
 from django.db.models import Model, QuerySet
 from django.http import HttpRequest
 
-from billing import pricing
+from billing import pricing, reserves
 from leasing import moves
 from leasing.models import Allocation, Image, Lease, LeaseEvent, LeaseMember, Quote
+from leasing.volume_models import Volume
 
 
 class ReadOnly(admin.ModelAdmin):  # type: ignore[type-arg]
@@ -128,6 +129,27 @@ class AllocationAdmin(ReadOnly):
     @admin.display(description="host")
     def host(self, allocation: Allocation) -> str:
         return allocation.device.host.name
+
+
+@admin.register(Volume)
+class VolumeAdmin(ReadOnly):
+    list_display = [
+        "public_id", "name", "organization", "size_gib", "state", "state_since", "host", "lease", "price", "held",
+        "destroy_at", "kept_from", "simulated",
+    ]  # fmt: skip
+    list_filter = ["state", "currency", "region", "simulated", ("kept_from", admin.EmptyFieldListFilter)]
+    search_fields = ["id", "name", "organization__name", "host__name", "place"]
+    list_select_related = ["organization", "host", "lease"]
+    date_hierarchy = "created_at"
+
+    @admin.display(description="price of a GiB and hour", ordering="price_micros_per_hour")
+    def price(self, volume: Volume) -> str:
+        return f"{pricing.show(volume.price_micros_per_hour)} {volume.currency}"
+
+    @admin.display(description="held for it")
+    def held(self, volume: Volume) -> str:
+        reserve = reserves.of(volume.public_id)
+        return "" if reserve is None else pricing.show(reserve.held_micros)
 
 
 @admin.register(Quote)

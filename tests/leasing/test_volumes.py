@@ -5,7 +5,9 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from django.test import Client
 
+from accounts.models import User
 from agents import volumes as on_hosts
 from agents.models import Host, HostVolume, Workload
 from apikit import clock
@@ -400,3 +402,15 @@ def test_an_overfull_volume_is_told_once() -> None:
 
     assert len(told("volume.full")) == 1
     assert HostVolume.objects.get().used_mib == 11 * 1024
+
+
+def test_operators_see_it_with_its_host_and_what_is_held(client: Client) -> None:
+    a_host(name="rack-7")
+    make_active_lease(volumes=DATA)
+    client.force_login(User.objects.create_superuser("root", "root@example.org"))
+
+    page = client.get("/admin/leasing/volume/").content.decode()
+    on_disk = client.get("/admin/agents/hostvolume/").content.decode()
+
+    assert all(text in page for text in (the_volume().public_id, "rack-7", "0.2592"))
+    assert the_volume().place in on_disk
