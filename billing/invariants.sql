@@ -143,11 +143,13 @@ SELECT r.id, concat('reverses ', r.reverses_id) FROM billing_journal r WHERE r.r
      EXCEPT ALL SELECT debit_id, credit_id, amount_micros FROM billing_transfer WHERE journal_id = r.reverses_id))
 
 -- invariant: an adjustment is the sum of its transfers
-SELECT a.id, concat('stored ', a.gross_micros, ', true ', x.micros) FROM billing_adjustment a CROSS JOIN LATERAL (
-    SELECT sum(CASE WHEN h.kind IN ('wallet', 'promo_grant', 'overrun_expense') AND t.debit_id = h.id
-        THEN t.amount_micros WHEN h.kind IN ('wallet', 'promo_grant', 'overrun_expense') THEN -t.amount_micros
-        ELSE 0 END) AS micros FROM billing_transfer t JOIN billing_account h ON h.id IN (t.debit_id, t.credit_id)
-    WHERE t.journal_id = a.journal_id) x WHERE a.gross_micros <> x.micros
+SELECT a.id, concat('stored ', a.gross_micros, ', true ', coalesce(x.micros, 0)) FROM billing_adjustment a LEFT JOIN (
+    SELECT t.journal_id,
+        sum(CASE WHEN d.kind IN ('wallet', 'promo_grant', 'overrun_expense') THEN t.amount_micros ELSE 0 END
+            - CASE WHEN c.kind IN ('wallet', 'promo_grant', 'overrun_expense') THEN t.amount_micros ELSE 0 END) AS micros
+    FROM billing_transfer t JOIN billing_account d ON d.id = t.debit_id JOIN billing_account c ON c.id = t.credit_id
+    WHERE t.journal_id IN (SELECT journal_id FROM billing_adjustment) GROUP BY t.journal_id
+) x ON x.journal_id = a.journal_id WHERE a.gross_micros <> coalesce(x.micros, 0)
 
 -- invariant: I11 an invoice adds up
 SELECT i.id, concat('due ', i.due_minor, ', carry ', i.carry_in_micros, ' to ', i.carry_out_micros, ', lines ', l.micros)

@@ -117,7 +117,9 @@ class Transfer(models.Model):
     """Append-only. Its keys, the composite ones to (account, currency) among them, are checked once a statement by the
     trigger of migration 0009; accounts and journals cannot go."""
 
-    journal = models.ForeignKey(Journal, models.PROTECT, related_name="transfers", db_constraint=False)
+    journal = models.ForeignKey(
+        Journal, models.PROTECT, related_name="transfers", db_constraint=False, db_index=False
+    )  # fmt: skip
     debit = models.ForeignKey(Account, models.PROTECT, related_name="debits", db_constraint=False)
     credit = models.ForeignKey(Account, models.PROTECT, related_name="credits", db_constraint=False)
     amount_micros = models.BigIntegerField()
@@ -128,6 +130,8 @@ class Transfer(models.Model):
             models.CheckConstraint(condition=Q(amount_micros__gt=0), name="transfer_moves_something"),
             models.CheckConstraint(condition=~Q(debit=F("credit")), name="transfer_moves_elsewhere"),
         ]
+        # Journals come in order, with their transfers; a look at those of one is rare, and a posting is not.
+        indexes = [BrinIndex(fields=["journal"], name="transfers_of_journals", pages_per_range=32, autosummarize=True)]
 
     def __str__(self) -> str:
         return f"{self.amount_micros} {self.currency} from {self.debit_id} to {self.credit_id}"
