@@ -19,6 +19,7 @@ from leasing.assigning import Assignment
 from leasing.models import Lease
 from scheduler import second_opinion
 from scheduler.asks import ask_for, assignment, withheld
+from scheduler.holding import Holding
 from scheduler.overlay import Overlay
 from scheduler.placement import Ask, Placement, Refusal, units_mask
 from scheduler.placement.availability import free_units
@@ -49,10 +50,10 @@ def walk(
     for lease in queue:
         if lease.pk in promises:
             overlay.keep(promises[lease.pk], lease.currency)
-    book = promised_price.Book()
+    book, holding = promised_price.Book(), Holding(at)
     for place, lease in enumerate(queue, start=1):
         try:
-            yield _stand(lease, place, overlay, promises.get(lease.pk), book, at=at, grace_s=grace_s)
+            yield _stand(lease, place, overlay, promises.get(lease.pk), book, holding, at=at, grace_s=grace_s)
         except Exception as fault:  # one that cannot be decided must not stop the others
             log.exception("lease could not be decided", extra={"lease": lease.public_id})
             promise = promises.get(lease.pk)
@@ -62,8 +63,8 @@ def walk(
 
 
 def _stand(
-    lease: Lease, place: int, overlay: Overlay, promise: Kept | None, book: promised_price.Book, *, at: datetime,
-    grace_s: int,
+    lease: Lease, place: int, overlay: Overlay, promise: Kept | None, book: promised_price.Book, holding: Holding, *,
+    at: datetime, grace_s: int,
 ) -> Standing:  # fmt: skip
     pool = overlay.pool(lease.price_term, lease.currency)
     ask = ask_for(lease, pool, at=at, grace_s=grace_s)
@@ -78,6 +79,8 @@ def _stand(
     kept = _promise(lease, place, ask, pool, found, promise)
     if kept is not None:
         overlay.keep(kept, lease.currency)
+    elif (open_for_it := holding.hold(lease, ask, pool)) is not None:
+        overlay.keep(open_for_it, lease.currency)
     if promise is not None and kept is not promise:
         overlay.reconsider(lease.currency)
     return Standing(lease, place, ask, pool, refusal=found, promise=kept)
