@@ -250,8 +250,9 @@ class WorkloadSpec(Message):
     fixed_ports: dict[str, int] = _of(dict, default_factory=dict)  # container port -> the host port it must have
     # {name, place, path, size_mib}: what the engine calls it, where it is seen inside, and how much it may hold.
     volumes: list[dict[str, Any]] = _of(list, default_factory=list)
+    read_only: bool = _of(bool, default=False)  # its root file system; /tmp is in memory then, /scratch as ever
 
-    LATER = frozenset({"secrets", "registry_login", "health", "fixed_ports", "volumes"})
+    LATER = frozenset({"secrets", "registry_login", "health", "fixed_ports", "volumes", "read_only"})
 
 
 @dataclass(frozen=True, kw_only=True)

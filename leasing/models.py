@@ -89,6 +89,7 @@ class Lease(models.Model):
     registry_secret = models.CharField(max_length=64, blank=True)  # the name of the login for the image's registry
     jupyter = models.BooleanField(default=False)
     health = models.JSONField(null=True, blank=True)  # protocol.HealthCheck
+    read_only = models.BooleanField(default=False)  # the container's root file system
     service_ports = models.JSONField(default=dict, blank=True)  # {"ssh": 22, "jupyter": 8888}: what a port is for
     # Volumes that it mounts: {volume, name, path, place, size_gib}, as when it was asked for.
     volumes = models.JSONField(default=list, blank=True)

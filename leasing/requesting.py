@@ -32,7 +32,7 @@ from leasing.terms import Term, TermError
 from tenants.models import Organization
 
 FOUR_FIELDS = ("gpu_model", "node_count", "gpu_count")
-CONTAINER = ("command", "env", "ports", "ssh_keys", "secrets", "registry_secret", "jupyter", "health")
+CONTAINER = ("command", "env", "ports", "ssh_keys", "secrets", "registry_secret", "jupyter", "health", "read_only")
 # While it waits the money stays held: a lease must not start that cannot be paid. Ending it gives the hold back.
 KEEP_HOLD = timedelta(days=366)
 MANNERS = ("name", "labels", "on_interrupt", "on_exit", "notice_s", "may_move")
@@ -101,18 +101,7 @@ def understand(*, organization: Organization, asked: Mapping[str, Any], at: date
 
 def _check_bare(request: Request, asked: Mapping[str, Any]) -> None:
     """A whole machine has no image and no container, and cannot be moved: what was done to it by hand stays on it."""
-    for name in (
-        "image",
-        "image_id",
-        "command",
-        "env",
-        "ports",
-        "secrets",
-        "registry_secret",
-        "jupyter",
-        "health",
-        "volumes",
-    ):
+    for name in ("image", "image_id", "volumes", *(name for name in CONTAINER if name != "ssh_keys")):
         if asked.get(name):
             raise _invalid(f"/{name}", "exactly_one_of", "A whole machine starts no image: leave this out.")
     if any(option.slice for option in request.options):
@@ -245,6 +234,7 @@ def draft(*, organization: Organization, wanted: Wanted, at: datetime, priced_at
         service_ports=image_services.named_ports(wanted.image, wanted.container),
         jupyter=wanted.container.get("jupyter", False),
         health=wanted.container.get("health", wanted.image.health),
+        read_only=wanted.container.get("read_only", False),
         ssh_keys=wanted.container.get("ssh_keys", []),
         secrets=wanted.container.get("secrets", []),
         registry_secret=wanted.container.get("registry_secret", ""),

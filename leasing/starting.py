@@ -74,6 +74,7 @@ def _wanted(lease: Lease, held: Bound) -> list[workloads.Wanted]:
                 secrets=lease.secrets,
                 registry_login=bool(lease.registry_secret),
                 health=lease.health,
+                read_only=lease.read_only,
                 spread=lease.pk.int + lease.epoch,
                 volumes=lease.volumes,
             ),

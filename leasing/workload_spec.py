@@ -48,7 +48,7 @@ def build(
     *, lease_id: str, image_reference: str, command: Sequence[str] | None, env: Mapping[str, str],
     ports: Sequence[int], ssh_keys: Sequence[str], members: Sequence[MemberPlan], rank: int, with_fabric: bool,
     secrets: Sequence[str] = (), registry_login: bool = False, health: Mapping[str, Any] | None = None,
-    spread: int = 0, volumes: Sequence[Mapping[str, Any]] = (),
+    read_only: bool = False, spread: int = 0, volumes: Sequence[Mapping[str, Any]] = (),
 ) -> dict[str, Any]:  # fmt: skip
     """Return the WorkloadSpec of member `rank` as JSON; CPU in milli, memory and disk in MiB, 0 = no limit known."""
     own = members[rank]
@@ -90,6 +90,7 @@ def build(
         secrets=list(secrets),
         registry_login=registry_login,
         health=None if health is None else dict(health),
+        read_only=read_only,
         fixed_ports=_fixed_ports(ports_of[rank], rank=rank, world=len(members)),
         volumes=[
             {"name": v["name"], "place": v["place"], "path": v["path"], "size_mib": v["size_gib"] * 1024}

@@ -67,6 +67,7 @@ def _lease(
         "volumes": [{"name": each["name"], "path": each["path"], "id": each["volume"]} for each in row.volumes],
         "jupyter": row.jupyter,
         "health": row.health,
+        "read_only": row.read_only,
         "on_interrupt": row.on_interrupt,
         "on_exit": row.on_exit,
         "notice_s": row.notice_s,

@@ -259,6 +259,7 @@ class BringUp:
             disk_mib=spec.disk_mib,
             pids=spec.pids,
             shm_mib=spec.shm_mib,
+            read_only=spec.read_only,
             device_requests=driver.device_requests(spec.devices),
             fixed_ports={int(port): outside for port, outside in spec.fixed_ports.items()},
             device_nodes=driver.device_nodes(spec.devices),

@@ -30,7 +30,7 @@ class LeaseFields(TypedDict, total=False):
         {"kind", "period", "renew", "start_at", "end_at" or "duration_s"}.
     command: a list of words, never a shell line. secrets: names of stored values. registry_secret: of the one that logs
     in to the image's registry. jupyter: start the image's Jupyter. health: {"port", "path"} or {"command"}, which says
-    when the container is ready.
+    when the container is ready. read_only: nothing in it can be written but /tmp (in memory) and /scratch.
     notice_s: of a spot lease, 0, 120 or 600, each at its own price. may_move: it may be restarted elsewhere, after its
     notice, to make room for a large request.
     on_interrupt: restart_elsewhere, wait_for_host or end. on_exit: end or restart. if_no_capacity: queue or refuse.
@@ -59,6 +59,7 @@ class LeaseFields(TypedDict, total=False):
     registry_secret: str
     jupyter: bool
     health: Mapping[str, Any]
+    read_only: bool
     if_no_capacity: str
     quote: str
     name: str

@@ -142,11 +142,11 @@ def test_a_quote_says_everything_that_the_price_depends_on(server: ScriptedServe
 def test_what_a_container_is_given_beside_its_image(server: ScriptedServer, shell: Shell) -> None:
     server.on("POST", "/leases", Answer(201, lease()))
 
-    given = ("--registry-secret", "HUB", "--jupyter", "--health", "8080/healthz", "--may-move")
+    given = ("--registry-secret", "HUB", "--jupyter", "--health", "8080/healthz", "--may-move", "--read-only")
     shell("lease", "create", "A100_80G", "--image", "x", *given)
 
     more = {"registry_secret": "HUB", "jupyter": True, "health": {"port": 8080, "path": "/healthz"}, "may_move": True}
-    assert server.asked[0].body == {"request": "A100_80G", "image": "x", **more}
+    assert server.asked[0].body == {"request": "A100_80G", "image": "x", "read_only": True, **more}
 
 
 def test_a_notice_is_shown_with_the_lease(server: ScriptedServer, shell: Shell) -> None:

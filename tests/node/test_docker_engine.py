@@ -60,6 +60,25 @@ def test_a_container_becomes_ready_speaks_and_is_gone(plane: FakeControlPlane, d
     assert lines == [f"line {n + 1}" for n in range(len(lines))]
 
 
+WRITES = (
+    "for at in / /bin /tmp /scratch /run/gpuyard; do (: > $at/try) 2>/dev/null && echo can $at; done; exec sleep 600"
+)
+
+
+def test_a_read_only_container_writes_to_its_scratch_and_its_tmp_in_memory(
+    plane: FakeControlPlane, dockerd: Dockerd, host: Agent
+) -> None:
+    command = ["sh", "-c", f"df -m /tmp | tail -1; {WRITES}"]
+    key = plane.want(image=IMAGE, devices=host.devices[:1], command=command, ram_mib=256, read_only=True)
+    plane.wait_step(key, "ready")
+    until(lambda: "can /scratch" in plane.log(key), what="its output")
+
+    first, *can = plane.log(key).splitlines()
+    assert can == ["can /tmp", "can /scratch"]
+    assert first.split()[:2] == ["tmpfs", "64"]
+    assert inspect(dockerd, "gy-lease_1-0-1")["HostConfig"]["ReadonlyRootfs"] is True
+
+
 def test_a_container_is_made_with_the_hardening_list(plane: FakeControlPlane, dockerd: Dockerd, host: Agent) -> None:
     key = plane.want(image=IMAGE, devices=host.devices[:1], command=FOREVER, ram_mib=64, cpu_milli=500, pids=99)
     plane.wait_step(key, "ready")

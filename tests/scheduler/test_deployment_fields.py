@@ -202,6 +202,18 @@ def test_jupyter_runs_its_command_behind_a_token_from_the_vault(caller: MemberCa
     assert endpoint["url"] == "http://203.0.113.7:41000/"
 
 
+def test_a_read_only_root_goes_with_the_spec_and_only_where_it_was_asked_for(caller: MemberCaller) -> None:
+    make_image("serving")
+    made = caller.post(LEASES, {**BODY, "image": "serving", "read_only": True})
+    caller.post(LEASES, {**BODY, "image": "serving"})
+    place(at=NOON)
+
+    assert caller.get(made["Location"]).json()["read_only"] is True
+    said = {workload.reference: workload.spec.get("read_only") for workload in Workload.objects.all()}
+    assert said.pop(made.json()["id"]) is True
+    assert list(said.values()) == [None]  # an agent of a version before can read it
+
+
 def test_a_health_check_goes_with_the_spec_and_the_lease_s_own_goes_before_the_image_s(caller: MemberCaller) -> None:
     make_image("serving", health={"port": 8000, "path": "/health"})
     caller.post(LEASES, {**BODY, "image": "serving"})

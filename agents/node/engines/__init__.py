@@ -100,6 +100,7 @@ class Plan:
     disk_mib: int | None = None
     pids: int = 4096
     shm_mib: int = 64
+    read_only: bool = False  # the root file system; what is written then is /tmp, in memory, and the scratch
     device_requests: list[dict[str, Any]] = field(default_factory=list)  # the driver's, in the engine API's form
     fixed_ports: dict[int, int] = field(default_factory=dict)  # container port -> the host port it must have
     device_nodes: list[str] = field(default_factory=list)  # files of the host: the driver's, never a tenant's

@@ -10,12 +10,15 @@ import hashlib
 import io
 import json
 import tarfile
+from dataclasses import replace
 from typing import Any
 from urllib.parse import quote
 
 from agents.node.engines import (
+    LABEL_EPOCH,
     LABEL_HOST,
     LABEL_LEASE,
+    LABEL_MEMBER,
     LABEL_VOLUME_OF,
     EngineError,
     NoSuchContainer,
@@ -41,6 +44,12 @@ class Belongings:
     volume_quota: bool | None = None  # whether its file system keeps a volume to its size; None: not known yet
 
     def _call(self, method: str, target: str, **options: Any) -> Any:
+        raise NotImplementedError
+
+    def _create(self, plan: Plan, body: dict[str, Any]) -> str:
+        raise NotImplementedError
+
+    def remove(self, container: str) -> None:
         raise NotImplementedError
 
     def make_network(self, plan: Plan) -> None:
@@ -97,6 +106,26 @@ class Belongings:
         rows = self._call("GET", "/system/df", query={"type": "volume"}, timeout_s=SIZES_TIMEOUT_S)["Volumes"] or []
         sizes = {str(row["Name"]): (row.get("UsageData") or {}).get("Size", -1) for row in rows}
         return {name: -(-size // MIB) for name, size in sizes.items() if name in places and size >= 0}
+
+    def open_all(self, plan: Plan, container: str) -> None:
+        """Open what the container can write to beside its own root."""
+        if plan.scratch is not None:
+            self.open_scratch(container)
+        for volume in plan.volumes:
+            self.open_scratch(container, volume.path)
+
+    def open_beside(self, plan: Plan, body: dict[str, Any]) -> None:
+        """An engine puts nothing into a container that is read-only: one beside it, never started, has the same scratch
+        and volumes. Its labels name a lease that nobody knows: if we die now, it is an orphan like any other."""
+        if plan.scratch is None and not plan.volumes:
+            return
+        lease = f"{plan.labels.get(LABEL_LEASE, plan.name)}-scratch"
+        labels = {LABEL_MEMBER: "0", LABEL_EPOCH: "0", **plan.labels, LABEL_LEASE: lease}
+        beside = replace(plan, name=f"gy-{lease}-{labels[LABEL_MEMBER]}-{labels[LABEL_EPOCH]}", labels=labels)
+        config = {**body["HostConfig"], "ReadonlyRootfs": False, "NetworkMode": "none", "PortBindings": {}}
+        made = self._create(beside, {**body, "Labels": labels, "HostConfig": config})
+        self.open_all(beside, made)
+        self.remove(made)
 
     def scratch_inside(self, name: str) -> str:
         return SCRATCH_INSIDE

@@ -15,6 +15,7 @@ from agents.node.private_files import INSIDE
 MIB = 1024 * 1024
 NOFILE = 65_536
 LOG_FILE_BYTES = "10m"
+TMP_MIB, TMP_PART = 1024, 4
 # Images that name no user, or root, run as this one: without user namespaces, root inside is root outside.
 ORDINARY_USER = "1000:1000"
 
@@ -71,6 +72,9 @@ def _host_config(plan: Plan, *, init: bool, nofile: int) -> dict[str, Any]:
     }
     config["NetworkMode"] = plan.name  # its own: see Belongings.make_network
     config["Mounts"] = _mounts(plan)
+    if plan.read_only:
+        config["ReadonlyRootfs"] = True
+        config["Tmpfs"] = {"/tmp": f"rw,exec,nosuid,nodev,mode=1777,size={_tmp_mib(plan)}m"}  # noqa: S108 -- its own
     if plan.device_nodes:
         config["Devices"] = [
             {"PathOnHost": node, "PathInContainer": node, "CgroupPermissions": "rw"} for node in plan.device_nodes
@@ -104,6 +108,11 @@ def _mounts(plan: Plan) -> list[dict[str, Any]]:
         )
     # Volumes are made by now: see Belongings.make_volume.
     return mounts + [{"Type": "volume", "Source": volume.place, "Target": volume.path} for volume in plan.volumes]
+
+
+def _tmp_mib(plan: Plan) -> int:
+    """Return the size of /tmp in memory: it counts against the container's own."""
+    return TMP_MIB if plan.ram_mib is None else max(1, plan.ram_mib // TMP_PART)
 
 
 def _host_port(port_range: tuple[int, int] | None) -> str:

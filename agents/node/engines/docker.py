@@ -93,11 +93,11 @@ class DockerEngine(Belongings, RunningInside):
         self.make_network(plan)
         for volume in plan.volumes:
             self.make_volume(volume, host=plan.labels.get(LABEL_HOST, ""))
+        if plan.read_only:
+            self.open_beside(plan, body)
         made = self._create(plan, body)
-        if plan.scratch is not None:
-            self.open_scratch(made)
-        for volume in plan.volumes:
-            self.open_scratch(made, volume.path)
+        if not plan.read_only:
+            self.open_all(plan, made)
         return made
 
     def _create(self, plan: Plan, body: dict[str, Any]) -> str:
