@@ -1,6 +1,20 @@
 """Seeded defects in ledger, payments and terms. Each is one replacement, with the tests that must catch it."""
 
-from billing_mutant import ABSURD, DOORS, HOLDS, MODEL, RECONCILE, STRIPE, STRIPE_DOORS, TERMS, Mutant, vector
+from billing_mutant import (
+    ABSURD,
+    DOORS,
+    HOLDS,
+    METERING,
+    MODEL,
+    RECONCILE,
+    STRIPE,
+    STRIPE_DOORS,
+    TERMS,
+    Mutant,
+    vector,
+)
+
+REVIEW = "tests/scheduler/test_review_money.py"
 
 MUTANTS = (
     Mutant(
@@ -250,5 +264,47 @@ MUTANTS = (
         "balance_micros::numeric - held_micros - floor_micros AS free",
         "balance_micros::numeric + 10 ^ 18 AS free",
         (TERMS,),
+    ),
+    Mutant(
+        "a credit line forgets what has run",
+        "billing/wallets.py",
+        "pledgeable(wallet, row, at=at)[-1][1] + row.floor_micros",
+        "row.balance_micros - row.held_micros",
+        (METERING,),
+    ),
+    Mutant(
+        "months are not cut at their neighbours",
+        "billing/invoicing.py",
+        "start, end = _between_neighbours(*bounds, owner=owner, currency=currency)",
+        "start, end = bounds",
+        ("tests/billing/test_invoice_zones.py",),
+    ),
+    Mutant(
+        "a resume asks no budget",
+        "leasing/parking.py",
+        "    means.check_budgets(lease, at=at)\n",
+        "",
+        (REVIEW,),
+    ),
+    Mutant(
+        "a resume keeps its price for ever",
+        "leasing/parking.py",
+        "return at if gave_up and lease.term_kind != Lease.TermKind.RESERVED else lease.priced_at",
+        "return lease.priced_at",
+        (REVIEW,),
+    ),
+    Mutant(
+        "a command that exits is no end by its tenant",
+        "leasing/commitments.py",
+        "if reason == EndReason.COMPLETED:",
+        "if False:",
+        ("tests/leasing/test_reserved_terms.py",),
+    ),
+    Mutant(
+        "a term that is shortened binds nobody",
+        "leasing/commitments.py",
+        "_is_cut_short(lease) or ",
+        "",
+        ("tests/leasing/test_reserved_terms.py",),
     ),
 )
