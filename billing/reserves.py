@@ -10,6 +10,7 @@ from datetime import datetime, timedelta
 from uuid import UUID
 
 from django.db import transaction
+from django.db.models import F
 
 from billing import exhaustion, holds, ledger, pricing, wallets
 from billing.models import AccountBalance, Reserve
@@ -140,6 +141,12 @@ def ends_at(reserve: Reserve) -> datetime | None:
     return reserve.drawn_from + timedelta(
         seconds=reserve.base_micros * pricing.SECONDS_PER_HOUR // reserve.rate_micros_per_hour
     )
+
+
+def short() -> list[str]:
+    """Return the references of whose reserve not all is held, and that nobody draws on."""
+    rows = Reserve.objects.filter(held_micros__lt=F("full_micros"), drawn_from=None)
+    return list(rows.order_by("reference").values_list("reference", flat=True))
 
 
 def of(reference: str) -> Reserve | None:

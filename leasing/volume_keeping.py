@@ -12,11 +12,13 @@ from datetime import datetime
 from uuid import UUID
 
 from django.db import transaction
+from django.db.models import F
 
 from agents import silence
 from agents import volumes as on_hosts
 from agents.models import Host, HostVolume
 from apikit.instants import instant
+from audit import ids
 from billing import reserves
 from leasing import lifecycle, volumes
 from leasing.states import EndReason
@@ -37,9 +39,10 @@ def keep(*, at: datetime) -> int:
     dry = reserves.used_up(at=at)
     calm = reserves.used_up(at=at, within_s=CALM_S)
     live = Volume.objects.filter(made_at__isnull=False)
-    held = list(live.filter(state__in=[State.READY, State.EXPIRING]).order_by("pk"))
-    moved = _each(_expire, [v.pk for v in held if v.state == State.READY and _wallet(v) in dry and _costs(v)], at)
-    moved += _each(_save, [v.pk for v in held if v.state == State.EXPIRING and _wallet(v) not in calm], at)
+    burning = live.filter(state=State.READY, organization__in={owner for owner, _ in dry}).order_by("pk")
+    moved = _each(_expire, [v.pk for v in burning if _wallet(v) in dry and _costs(v)], at)
+    expiring = live.filter(state=State.EXPIRING).order_by("pk")
+    moved += _each(_save, [v.pk for v in expiring if _wallet(v) not in calm], at)
     over = live.filter(state=State.EXPIRING, destroy_at__lte=at)
     moved += _each(_destroy, over.values_list("pk", flat=True), at)
     mounted = [State.READY, State.EXPIRING]
@@ -49,7 +52,8 @@ def keep(*, at: datetime) -> int:
     retired = live.filter(state__in=Volume.LIVE, host__state=Host.State.RETIRED)
     moved += _each(_lose, retired.values_list("pk", flat=True), at)
     moved += _each(_finish, Volume.objects.filter(state=State.DELETING).values_list("pk", flat=True), at)
-    _each(_fill_up, [v.pk for v in held if v.state == State.READY and _wallet(v) not in calm and _is_short(v)], at)
+    short = Volume.objects.filter(pk__in=_short(), state=State.READY).order_by("pk")
+    _each(_fill_up, [v.pk for v in short if _wallet(v) not in calm], at)
     return moved + _each(_tell_full, _fuller_than_allowed(), at)
 
 
@@ -112,9 +116,9 @@ def _save(volume: Volume, at: datetime) -> bool:
     return True
 
 
-def _is_short(volume: Volume) -> bool:
-    reserve = reserves.of(volume.public_id)
-    return reserve is not None and reserve.held_micros < reserve.full_micros
+def _short() -> list[UUID]:
+    """Return the volumes of whose reserve not all is held, and that nobody draws on."""
+    return [pk for reference in reserves.short() if (pk := ids.decode("volume", reference))]
 
 
 def _fill_up(volume: Volume, at: datetime) -> bool:
@@ -173,7 +177,7 @@ def _finish(volume: Volume, at: datetime) -> bool:
 
 def _fuller_than_allowed() -> list[UUID]:
     """Return the volumes that hold more than their size, where the host's file system does not keep them to it."""
-    rows = HostVolume.objects.filter(gone_at=None, used_mib__isnull=False).extra(where=["used_mib > size_mib"])
+    rows = HostVolume.objects.filter(gone_at=None, used_mib__isnull=False).filter(used_mib__gt=F("size_mib"))
     references = list(rows.values_list("reference", flat=True))
     if not references:
         return []

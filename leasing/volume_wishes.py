@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from apikit.errors import InvalidInput
+from apikit.errors import DomainError, InvalidInput
 from apikit.nearest import nearest
 from billing.models import PriceVersion
 from leasing.grammar import Request
@@ -16,6 +16,17 @@ from leasing.volume_models import Volume
 NOT_BELOW = frozenset({"bin", "boot", "dev", "etc", "lib", "lib32", "lib64", "proc", "run", "sbin", "scratch", "sys"})
 NOT_AT = frozenset({"/usr", "/var", "/var/run", "/usr/bin", "/usr/lib", "/usr/local/bin"})
 SKU, TIER, TERM = "storage", "verified", "on_demand"
+
+
+class VolumeInUse(DomainError):
+    slug = "volume-in-use"
+    title = "A lease has this volume"
+
+
+def refuse_if_in_use(row: Volume) -> None:
+    if row.lease is not None:
+        detail = f"{row.name} is with {row.lease.public_id}, which is {row.lease.state}."
+        raise VolumeInUse(detail, lease=row.lease.public_id, volume=row.public_id)
 
 
 @dataclass(frozen=True)
@@ -32,12 +43,15 @@ def understand(
     *, organization_id: UUID, asked: Sequence[Mapping[str, Any]], request: Request, currency: str,
     regions: tuple[str, ...], at: datetime,
 ) -> tuple[tuple[VolumeWish, ...], tuple[str, ...]]:  # fmt: skip
-    """Return the wishes, and where a lease with them may stand. Raises InvalidInput with a pointer for each fault."""
+    """Return the wishes, and where a lease with them may stand.
+
+    Raises InvalidInput with a pointer for each fault, VolumeInUse.
+    """
     faults = _faults(asked, request)
     if faults:
         raise InvalidInput("See `errors` for each fault.", errors=faults)
     rows = Volume.objects.filter(organization=organization_id, state__in=Volume.LIVE).select_related(
-        "host__zone__region"
+        "host__zone__region", "lease"
     )
     known = {row.name: row for row in rows}
     wishes = []
@@ -60,6 +74,9 @@ def understand(
         faults = [_fault("/request", "bad_value", f"With these volumes it may stand in {', '.join(regions)}.")]
     if faults:
         raise InvalidInput("See `errors` for each fault.", errors=faults)
+    for wish in wishes:
+        if wish.volume_id is not None:
+            refuse_if_in_use(known[wish.name])
     return tuple(wishes), regions
 
 

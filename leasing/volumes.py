@@ -24,7 +24,7 @@ from leasing import catalogue_view
 from leasing.models import Lease, LeaseMember
 from leasing.moves import WrongState
 from leasing.volume_models import Volume
-from leasing.volume_wishes import VolumeWish, prices
+from leasing.volume_wishes import VolumeWish, prices, refuse_if_in_use
 from outbox import messages
 from tenants.models import Organization
 
@@ -35,11 +35,6 @@ EVENTS = {
     State.READY: "volume.ready", State.EXPIRING: "volume.expiring", State.UNREACHABLE: "volume.unreachable",
     State.LOST: "volume.lost", State.DELETED: "volume.deleted",
 }  # fmt: skip
-
-
-class VolumeInUse(DomainError):
-    slug = "volume-in-use"
-    title = "A lease has this volume"
 
 
 class TooManyVolumes(DomainError):
@@ -143,9 +138,8 @@ def take(organization: Organization, wishes: Sequence[VolumeWish], *, lease: Lea
         row = mine.filter(organization=organization, name=wish.name, state__in=Volume.LIVE).first()
         if row is None and wish.volume_id is not None:
             raise _invalid(f"/volumes/{index}/name", "It has been deleted.")
-        if row is not None and row.lease is not None:
-            detail = f"{row.name} is with {row.lease.public_id}, which is {row.lease.state}."
-            raise VolumeInUse(detail, lease=row.lease.public_id, volume=row.public_id)
+        if row is not None:
+            refuse_if_in_use(row)
         found.append(
             row
             or _made(
@@ -236,9 +230,7 @@ def delete(*, volume_id: UUID, at: datetime, actor: str, request_id: str = "") -
     volume = locked(volume_id)
     if volume.state not in Volume.LIVE:
         return volume
-    if volume.lease is not None:
-        detail = f"{volume.name} is with {volume.lease.public_id}; end that first."
-        raise VolumeInUse(detail, lease=volume.lease.public_id, volume=volume.public_id)
+    refuse_if_in_use(volume)
     destroy(volume, reason="tenant", at=at)
     log.record(
         actor=actor, organization=owner, action="volume.deleted", target=volume.public_id,

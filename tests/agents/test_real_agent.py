@@ -12,8 +12,21 @@ import pytest
 from agents import enrolment, executions, logs, workloads
 from agents.models import Execution, Host, HostEvent, SelfTest, Workload
 from apikit import clock
+from billing import reconcile, wallets
+from leasing import volume_keeping, volumes
+from leasing.states import EndReason
+from leasing.volume_models import Volume
+from scheduler import converging, placing, recovery
 from tests.agents.test_sync import REFERENCE
-from tests.factories import make_gpu_model, make_organization, make_zone
+from tests.factories import (
+    make_gpu_model,
+    make_lease,
+    make_organization,
+    make_tenant,
+    make_zone,
+    price,
+    storage_price,
+)
 
 ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -70,3 +83,48 @@ def test_a_token_becomes_a_host_verified_at_l1_that_runs_what_is_wanted(agent: s
 
     assert host.simulated
     assert {device.health for device in host.devices.all()} == {"healthy"}
+
+
+def test_a_volume_is_made_by_the_host_kept_when_its_lease_is_over_and_removed_when_it_is_deleted(
+    agent: subprocess.Popen[bytes], tmp_path: Path
+) -> None:
+    until(lambda: Host.objects.filter(state="online", tier="verified").exists(), "a verified host")
+    storage_price(starts_at=clock.now())
+    price(starts_at=clock.now())
+    tenant = make_tenant(micros=0)
+    wallets.top_up(
+        owner=tenant.pk, currency="XTS", amount_micros=10**9, key="t", by="t", reason="t", at=clock.now()
+    )  # fmt: skip
+    lease = make_lease(
+        tenant, at=clock.now(), volumes=[{"name": "data", "path": "/data", "size_gib": 1}],
+        command=["sh", "-c", "echo at $GPUYARD_VOLUME_DATA; exec sleep 600"],
+    )  # fmt: skip
+
+    def comes_to(state: str) -> None:
+        def look() -> bool:
+            placing.place_pending(at=clock.now(), grace_s=2)
+            converging.converge(at=clock.now())
+            lease.refresh_from_db()
+            return lease.state == state
+
+        until(look, state)
+
+    comes_to("active")
+    volume = Volume.objects.get()
+    data = tmp_path / "state" / "scratch" / volume.place / "data"
+    assert volume.state == "ready"
+    until(lambda: f"at {data}\n" in logs.read(reference=lease.public_id, member=0, offset=0).text, "its output")
+    recovery.end_now(lease=lease, reason=EndReason.TENANT, at=clock.now())
+    comes_to("ended")
+    assert data.is_dir()
+
+    volumes.delete(volume_id=volume.pk, at=clock.now(), actor="test")
+
+    def is_gone() -> bool:
+        volume_keeping.keep(at=clock.now())
+        volume.refresh_from_db()
+        return volume.state == "deleted"
+
+    until(is_gone, "the host's word that it is gone")
+    assert not data.parent.exists()
+    assert reconcile.findings() == []

@@ -167,6 +167,11 @@ def test_one_lease_at_a_time_has_it(caller: Caller) -> None:
 
     assert (answer.status_code, answer.json()["type"].rpartition("/")[2]) == (409, "volume-in-use")
     assert answer.json()["lease"] == lease.public_id
+    body = {"request": "A100_80G", "image": "pytorch_latest", "volumes": AGAIN}
+    assert caller.post("/api/v1/leases?dry_run=1", body).status_code == 409
+    planned = caller.post("/api/v1/leases?dry_run=1", {**body, "volumes": [{**DATA[0], "name": "more"}]})
+    assert planned.status_code == 200, planned.json()
+    assert Volume.objects.count() == 1  # a plan makes nothing
     deleted = caller.send("DELETE", f"/api/v1/volumes/{the_volume().public_id}")
     assert deleted.status_code == 409
 
