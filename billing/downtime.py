@@ -77,7 +77,7 @@ def _take_back(
             elif end_s <= shards.closed_to_s(reading.meter.shard):
                 refunded += post(reading, fresh, at=at)
     if ended:  # fewer usable seconds may mean more of a minimum, or a waiver: of every member
-        endings.apply(readings.values())
+        endings.apply(readings.values(), at=at)
         refunded += sum(
             _post_anew(reading, at=at, span=span if pk in ended else None)
             for pk, reading in readings.items() if reading.meter.settled_at
@@ -101,7 +101,7 @@ def void_all(*, reference: str, reason: str, at: datetime) -> int:
             fresh.save(force_insert=True)
             reading.voids.append(fresh)
         _apply(reading, [void for void in reading.voids if not void.applied])
-    endings.apply(readings.values())  # of what was not usable for a second, no minimum is left
+    endings.apply(readings.values(), at=at)  # of what was not usable for a second, no minimum is left
     refunded = sum(_post_anew(reading, at=at) for reading in readings.values())
     exhaustion.refresh(accounts={reading.meter.payer_id for reading in readings.values()}, at=at)
     return refunded

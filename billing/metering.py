@@ -235,7 +235,7 @@ def _rewrite(reference: str, lanes: Collection[tuple[int, Lane]], *, cause: str,
         s.end_s is None for r in after.values() for s in r.segments
     ):
         raise ReferenceFinished(f"{reference} has finished.", reference=reference)
-    endings.apply(after.values())
+    endings.apply(after.values(), at=at)
     for pk, reading in after.items():
         closed_to_s = shards.closed_to_s(reading.meter.shard)
         _post(
@@ -254,7 +254,7 @@ def _settle(reference: str, *, ended_by: str, at: datetime) -> None:
     for reading in readings.values():
         reading.meter.settled_at, reading.meter.ended_by = at, ended_by
         downtime.apply_all(reading)
-    endings.apply(readings.values())
+    endings.apply(readings.values(), at=at)
     for pk, reading in readings.items():
         posted, parts = left[pk]
         total = reading.charge(segments.FOREVER_S) - posted

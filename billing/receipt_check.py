@@ -67,6 +67,8 @@ def recompute(receipt: Mapping[str, Any]) -> tuple[int, int]:
     missing_s = receipt["minimum_s"] - seconds if receipt["ended_by"] == "tenant" and seconds else 0
     for _, meter, rate in last.values():
         numerators[meter] += rate * max(0, missing_s)
+    for meter, num in receipt.get("minimum_not_charged", ()):  # the wallet did not have it
+        numerators[meter] -= num
     waived = set(receipt["waived_meters"])
     return sum(pricing.charge(num) for meter, num in numerators.items() if meter not in waived), seconds
 

@@ -8,14 +8,14 @@ from nacl.signing import SigningKey
 
 from apikit.errors import NotFound
 from apikit.instants import instant
-from billing import costs, endings
+from billing import costs, endings, segments
 from billing.models import Meter, MeterFact, Void
 from billing.receipt_check import VERSION, canonical
 
 
 def export(*, reference: str, at: datetime) -> dict[str, Any]:
     """Return the signed receipt of a reference until `at`. Raises NotFound if nothing was ever metered of it."""
-    meters = list(Meter.objects.filter(reference=reference).order_by("pk"))
+    meters = list(Meter.objects.filter(reference=reference).select_related("payer").order_by("pk"))
     if not meters:
         raise NotFound("Nothing of this has been metered.")
     cost = costs.of_reference(reference=reference, at=at)
@@ -31,6 +31,7 @@ def export(*, reference: str, at: datetime) -> dict[str, Any]:
         "facts": [_fact(fact, number) for fact in _facts(reference)],
         "voids": _voids(meters),
         "minimum_s": _minimum_s(reference) if ended_by == endings.TENANT else 0,
+        "minimum_not_charged": _not_charged(meters, number),
         "waived_meters": [number[meter.pk] for meter in meters if meter.waived],
         "seconds": cost.seconds,
         "charged_micros": cost.charged_micros,
@@ -79,6 +80,13 @@ def _voids(meters: list[Meter]) -> list[tuple[int, str, str]]:
     voids = Void.objects.filter(meter__in=meters).select_related("meter").order_by("start_s", "pk")
     found = {(void.meter.member, _instant(void.start_s), _instant(void.end_s)) for void in voids}
     return sorted(found)
+
+
+def _not_charged(meters: list[Meter], number: dict[int, int]) -> list[tuple[int, int]]:
+    """Return (meter, numerator) of what is missing of a minimum, because the wallet did not have it."""
+    due = endings.least_nums(segments.read(meters).values())
+    found = [(number[meter.pk], due.get(meter.pk, 0) - meter.minimum_num) for meter in meters]
+    return [(place, num) for place, num in found if num > 0]
 
 
 def _minimum_s(reference: str) -> int:

@@ -10,7 +10,7 @@ import pytest
 from django.conf import settings
 
 from agents.models import Host, Workload
-from billing import ledger, metering, payouts, price_list, reconcile
+from billing import ledger, metering, payouts, price_list, receipt_check, receipts, reconcile, wallets
 from billing.models import PriceVersion
 from leasing import term_changes
 from leasing.models import Lease
@@ -227,3 +227,33 @@ def test_what_the_tenant_ends_in_the_first_minutes_is_paid_by_the_second() -> No
     lease = make_active_lease(make_tenant(), at=after(10))
 
     assert end_and_clean(lease, at=after(12 + 300)).charged_micros == 300_000
+
+
+def test_what_nobody_can_pay_of_a_commitment_is_no_expense_of_ours() -> None:
+    publish("reserved:P1Y", micros=LIST, minimum_s=365 * DAY_S)
+    tenant = make_tenant(micros=10_000_000)
+    lease = make_active_lease(tenant, term={"kind": "reserved", "period": "P1Y"})
+    owner = Host.objects.get(workloads__reference=lease.public_id).owner_id
+
+    ended = end_and_clean(lease, at=after(602))
+
+    assert ended.charged_micros == 10_000_000  # ten minutes, and all that was left
+    assert wallets.balance(owner=tenant.pk, currency="XTS", at=after(700)).balance_micros == 0
+    earnings = payouts.earnings_of(owner=owner, currency="XTS", at=after(700))
+    assert ledger.balance_micros(earnings) == 9_000_000
+    assert receipt_check.verify(receipts.export(reference=lease.public_id, at=after(700))) == []
+    assert reconcile.findings() == []
+
+
+def test_a_commitment_takes_nothing_that_another_lease_has_used_already() -> None:
+    publish("reserved:P1Y", micros=LIST, minimum_s=365 * DAY_S)
+    tenant = make_tenant(micros=10_000_000)
+    other = make_active_lease(tenant)
+    lease = make_active_lease(tenant, term={"kind": "reserved", "period": "P1Y"})
+
+    ended = end_and_clean(lease, at=after(1002))  # it finishes a second later
+
+    used_by_the_other = 1_001_000
+    assert ended.charged_micros == 10_000_000 - used_by_the_other
+    assert metering.cost(reference=other.public_id, at=after(1003)).charged_micros == used_by_the_other
+    assert reconcile.findings() == []
