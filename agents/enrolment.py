@@ -167,6 +167,8 @@ def _usable(request: EnrolRequest, *, at: datetime) -> Enrolment:
     refused = TokenRefused("The token is unknown, used or over. The owner makes a new one.")
     if enrolment is None or enrolment.revoked_at is not None or enrolment.expires_at <= at:
         raise refused
+    if enrolment.organization.banned_at is not None:
+        raise refused
     if enrolment.host is not None and enrolment.host.signing_key != request.signing_key:
         raise refused
     return enrolment

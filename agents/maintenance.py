@@ -118,6 +118,8 @@ def _open_again(row: Maintenance, *, at: datetime) -> int:
     ours = host.scheduling == Host.Scheduling.DRAINING and host.scheduling_reason == row.drain_reason != ""
     if ours and host.state != Host.State.RETIRED:
         host_life.uncordon(host_id=host.pk, reason="The maintenance is over.", by=BY, at=at)
+        if host.owner.banned_at is not None:  # a ban cordons what is open, and found it drained
+            host_life.cordon(host_id=host.pk, reason="Its owner is banned.", by=BY, at=at)
         return 1
     return 0
 

@@ -19,6 +19,7 @@ from leasing.calendar import Seat
 from leasing.models import Lease, Quote
 from leasing.requesting import Wanted
 from outbox import messages
+from tenants import organizations
 from tenants.models import Organization
 
 log = logging.getLogger(__name__)
@@ -40,6 +41,7 @@ class QuoteExpired(DomainError):
 def make(*, organization_id: UUID, wanted: Wanted, assignment: Assignment, ttl_s: int, at: datetime) -> Quote:
     """Hold the devices of a decision for `ttl_s` seconds. Raises DevicesTaken or gpu_quota.QuotaExceeded."""
     organization = Organization.objects.select_for_update(no_key=True).get(pk=organization_id)
+    organizations.refuse_banned(organization)
     gpu_quota.check(organization=organization, gpus=len(assignment.seats))
     quote = Quote.objects.create(
         organization=organization,

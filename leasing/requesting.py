@@ -29,6 +29,7 @@ from leasing.grammar import GrammarError, Option, Request, from_fields, parse
 from leasing.models import Lease, Quote
 from leasing.states import OnInterrupt
 from leasing.terms import Term, TermError
+from tenants import organizations
 from tenants.models import Organization
 
 FOUR_FIELDS = ("gpu_model", "node_count", "gpu_count")
@@ -280,8 +281,8 @@ def request_lease(
 ) -> Lease:
     """Write a pending lease at today's prices (or the quote's), and hold the money for its first minutes.
 
-    Raises gpu_quota.QuotaExceeded, budgets.BudgetExceeded, holds.InsufficientFunds, NothingForSale or
-    volumes.VolumeInUse; nothing has been written then.
+    Raises organizations.Banned, gpu_quota.QuotaExceeded, budgets.BudgetExceeded, holds.InsufficientFunds,
+    NothingForSale or volumes.VolumeInUse; nothing has been written then.
     """
     if wanted.constraints.get("bare") and not wanted.container.get("ssh_keys"):
         raise _invalid("/ssh_keys", "required", "A whole machine is entered over SSH: give a public key.")
@@ -295,6 +296,7 @@ def request_lease(
     )
     organization = columns_of(Organization, "o").read(owner[0])
     assert organization is not None
+    organizations.refuse_banned(organization)
     lease = draft(organization=organization, wanted=wanted, at=at, priced_at=priced_at)
     lease.created_by = created_by
     gpu_quota.refuse_if_over(organization, in_use=held[0][0], gpus=lease.gpu_count)

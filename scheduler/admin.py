@@ -5,6 +5,7 @@ from typing import Any
 from django import forms
 from django.contrib import admin, messages
 from django.core.exceptions import PermissionDenied
+from django.db import transaction
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
@@ -13,12 +14,12 @@ from agents.operator_pages import act_with_reason, actor
 from apikit import clock
 from apikit.errors import DomainError
 from audit import log
-from leasing import refunding
+from leasing import moves, refunding
 from leasing.admin import LeaseAdmin as LeasePages
 from leasing.admin import Part, ReadOnly
 from leasing.models import Lease
 from leasing.notice_models import LeaseMove, Notice
-from leasing.states import EndReason
+from leasing.states import EndReason, State
 from scheduler import bans, moving, recovery
 from scheduler.models import Promise, RecentUse, SpotStep
 from tenants.admin import OrganizationAdmin as OrganizationPages
@@ -112,21 +113,27 @@ class LeaseAdmin(LeasePages):
 
     @admin.action(description="End the selected leases, with a reason")
     def end_with_reason(self, request: HttpRequest, leases: QuerySet[Lease]) -> HttpResponse | None:
-        form = ReasonForm(request.POST if "reason" in request.POST else None)
-        if not form.is_valid():
-            explanation = "Their meters stop now; tenants see the reason. This cannot be undone."
-            return self._ask(request, leases, form, "end_with_reason", "End leases", explanation)
-        at, reason = clock.now(), form.cleaned_data["reason"]
-        for lease in leases:
-            before = str(lease.state)
-            ended = recovery.end_now(lease=lease, reason=EndReason.OPERATOR, at=at, detail=reason)
-            log.record(
-                actor=f"user:{request.user.pk}", organization=lease.organization_id, action="lease.ended_by_operator",
-                target=lease.public_id, before={"state": before}, after={"state": str(ended.state)}, why=reason,
-                request_id=getattr(request, "request_id", ""), at=at,
-            )  # fmt: skip
-        messages.success(request, f"{len(leases)} leases end now: {reason}")
-        return None
+        def act(lease: Lease, reason: str) -> None:
+            _end(lease, reason=reason, by=actor(request), request_id=getattr(request, "request_id", ""))
+
+        return act_with_reason(
+            self, request, leases, action="end_with_reason", title="End leases",
+            explanation="Their meters stop now; tenants see the reason. This cannot be undone.", act=act,
+        )  # fmt: skip
+
+
+@transaction.atomic
+def _end(lease: Lease, *, reason: str, by: str, request_id: str) -> None:
+    """End a lease and record it together; one that had ended when the page was sent stays as it was. WrongState."""
+    at, before = clock.now(), moves.locked(lease.pk)
+    if before.state in {State.ENDING, State.ENDED}:
+        raise moves.WrongState(f"It is {before.state} already.", lease=before)
+    ended = recovery.end_now(lease=before, reason=EndReason.OPERATOR, at=at, detail=reason)
+    log.record(
+        actor=by, organization=lease.organization_id, action="lease.ended_by_operator", target=lease.public_id,
+        before={"state": str(before.state)}, after={"state": str(ended.state)}, why=reason, request_id=request_id,
+        at=at,
+    )  # fmt: skip
 
 
 @admin.register(SpotStep)

@@ -6,7 +6,7 @@ from django.db import transaction
 
 from agents import host_life
 from agents.models import Host
-from leasing import quotes
+from leasing import moves, quotes
 from leasing.models import Lease, Quote
 from leasing.states import EndReason, State
 from scheduler import recovery
@@ -24,7 +24,8 @@ def ban(*, organization: Organization, reason: str, by: str, at: datetime) -> in
     for quote in Quote.objects.filter(organization=organization, state=Quote.State.OPEN).order_by("pk"):
         quotes.cancel(quote_id=quote.pk, at=at)
     live = Lease.objects.filter(organization=organization).exclude(state__in=[State.ENDING, State.ENDED])
-    leases = list(live.order_by("pk"))
+    # All before the first is ended: that takes the wallet, for which whoever has one of the others would wait.
+    leases = moves.all_locked(live.values_list("pk", flat=True))
     for lease in leases:
         recovery.end_now(lease=lease, reason=EndReason.OPERATOR, at=at, detail=reason)
     for host in Host.objects.filter(owner=organization).exclude(state=Host.State.RETIRED).order_by("pk"):

@@ -20,6 +20,18 @@ class SlugTaken(DomainError):
     status = 422
 
 
+class Banned(DomainError):
+    slug = "permission-denied"
+    title = "The caller may not do this"
+    status = 403
+
+
+def refuse_banned(organization: Organization) -> None:
+    """Raise Banned. Who holds the organization's lock is not overtaken by a ban that came after the request did."""
+    if organization.banned_at is not None:
+        raise Banned(f"{organization.name} is banned from this platform: {organization.banned_reason}")
+
+
 @transaction.atomic
 def found(
     *,

@@ -7,16 +7,30 @@ from django.test import Client
 from django.urls import reverse
 
 from accounts.models import User
+from agents import enrolment, maintenance
 from agents.models import Host
+from agents.protocol import EnrolRequest
 from apikit import clock
 from audit.models import Entry
 from billing import reconcile, wallets
+from leasing import requesting
 from leasing.models import Lease, Quote
-from leasing.states import State
-from scheduler import bans, planning
+from leasing.states import EndReason, State
+from scheduler import bans, planning, recovery
+from tenants import organizations
 from tenants.models import Organization
 from tests.apikit.conftest import Caller
-from tests.factories import after, end_and_clean, hear, make_active_lease, make_host, make_lease, make_tenant, price
+from tests.factories import (
+    after,
+    end_and_clean,
+    hear,
+    make_active_lease,
+    make_host,
+    make_lease,
+    make_tenant,
+    price,
+    wanted,
+)
 
 pytestmark = pytest.mark.django_db
 REASON = "stolen card"
@@ -177,3 +191,56 @@ def test_every_act_that_an_operator_needs_is_on_its_page(
     }
 
     assert wanted <= {str(name) for name in offered}
+
+
+def test_a_request_that_was_under_way_when_the_ban_came_makes_no_lease_and_no_quote(tenant: Organization) -> None:
+    before = Organization.objects.get(pk=tenant.pk)  # as its request has read it
+    asked = wanted(tenant, at=after(60))
+    bans.ban(organization=tenant, reason=REASON, by="user:1", at=after(60))
+
+    with pytest.raises(organizations.Banned, match=REASON):
+        requesting.request_lease(organization_id=tenant.pk, wanted=asked, at=after(60))
+    with pytest.raises(organizations.Banned, match=REASON):
+        planning.quote(organization=before, wanted=asked, ttl_s=60, at=after(60))
+
+    assert (Lease.objects.count(), Quote.objects.count()) == (0, 0)
+
+
+def test_a_window_of_maintenance_opens_no_host_of_a_banned_owner_again(tenant: Organization) -> None:
+    host = Host.objects.get()
+    window = {"starts_at": after(7200), "ends_at": after(9000), "message": "new disks", "lead_s": 3600}
+    maintenance.announce(host_id=host.pk, by="user:1", at=after(0), **window)  # type: ignore[arg-type]
+    maintenance.tick(at=after(3601))
+    bans.ban(organization=host.owner, reason=REASON, by="user:1", at=after(3700))
+
+    maintenance.tick(at=after(9001))
+
+    host.refresh_from_db()
+    assert host.scheduling == Host.Scheduling.CORDONED
+
+
+def test_a_token_of_a_banned_owner_brings_no_host(tenant: Organization) -> None:
+    zone = Host.objects.get().zone.slug
+    _, token = enrolment.invite(
+        organization=tenant, zone=zone, name="late", access="public", created_by="user:1", at=after(0)
+    )
+    bans.ban(organization=tenant, reason=REASON, by="user:1", at=after(10))
+
+    asked = EnrolRequest(
+        token=token, signing_key="a" * 64, sealing_key="b" * 64, fingerprint={}, hostname="late", simulated=True
+    )
+    with pytest.raises(enrolment.TokenRefused):
+        enrolment.enrol(request=asked, at=after(20))
+
+
+def test_a_page_that_is_old_ends_nothing_twice_and_records_nothing(tenant: Organization, operator: Client) -> None:
+    with clock.frozen(after(60)):
+        lease = make_active_lease(tenant, at=after(10))
+        hear(lease, at=after(60))
+        recovery.end_now(lease=lease, reason=EndReason.TENANT, at=after(50))
+
+        page = act(operator, "leasing_lease", "end_with_reason", lease)
+
+    assert "It is ending already." in page
+    assert entries("lease.ended_by_operator") == []
+    assert Lease.objects.get().ending_reason == "tenant"
