@@ -153,7 +153,7 @@ class PlacedRequest(StrictSerializer):
     registry_secret = SecretName(required=False)
     jupyter = Boolean(required=False)
     health = HealthCheckBody(required=False)
-    read_only = Boolean(required=False)
+    read_only = Boolean(required=False)  # type: ignore[assignment]
     on_interrupt = Choice(choices=[policy.value for policy in OnInterrupt], required=False)
     on_exit = Choice(choices=["end", "restart"], required=False)
     notice_s = Choice(choices=[0, 120, 600], required=False)

@@ -129,7 +129,9 @@ def test_a_real_engine_mounts_it_where_it_was_asked_for_and_nobody_else_sees_it(
     plane.wait_step(other, "ready")
     until(lambda: plane.log(other).endswith("end\n"), what="what another tenant sees")
     assert "kept" not in plane.log(other)
-    again = plane.want(lease="lease_3", image=IMAGE, devices=host.devices[1:2], volumes=[DATA], command=WRITE)
+    again = plane.want(
+        lease="lease_3", image=IMAGE, devices=host.devices[1:2], volumes=[DATA], command=WRITE, read_only=True
+    )
     plane.wait_step(again, "ready")
     until(lambda: plane.log(again) == "mine\nmine\n", what="what the lease before had written")
     for key in (other, again):
