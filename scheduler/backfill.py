@@ -20,6 +20,7 @@ from leasing.models import Lease
 from scheduler import second_opinion
 from scheduler.asks import ask_for, assignment, withheld
 from scheduler.holding import Holding
+from scheduler.maintenance_ahead import Ahead
 from scheduler.overlay import Overlay
 from scheduler.placement import Ask, Placement, Refusal, units_mask
 from scheduler.placement.availability import free_units
@@ -43,6 +44,15 @@ class Standing:
     fault: Exception | None = None
 
 
+@dataclass(frozen=True)
+class _Helps:
+    """What one walk remembers beside its overlay."""
+
+    book: promised_price.Book
+    holding: Holding
+    ahead: Ahead
+
+
 def walk(
     queue: Sequence[Lease], overlay: Overlay, promises: Mapping[UUID, Kept], *, at: datetime, grace_s: int
 ) -> Iterator[Standing]:
@@ -50,10 +60,12 @@ def walk(
     for lease in queue:
         if lease.pk in promises:
             overlay.keep(promises[lease.pk], lease.currency)
-    book, holding = promised_price.Book(), Holding(at)
+    if not queue:
+        return
+    helps = _Helps(promised_price.Book(), Holding(at), Ahead(at))
     for place, lease in enumerate(queue, start=1):
         try:
-            yield _stand(lease, place, overlay, promises.get(lease.pk), book, holding, at=at, grace_s=grace_s)
+            yield _stand(lease, place, overlay, promises.get(lease.pk), helps, at=at, grace_s=grace_s)
         except Exception as fault:  # one that cannot be decided must not stop the others
             log.exception("lease could not be decided", extra={"lease": lease.public_id})
             promise = promises.get(lease.pk)
@@ -63,14 +75,13 @@ def walk(
 
 
 def _stand(
-    lease: Lease, place: int, overlay: Overlay, promise: Kept | None, book: promised_price.Book, holding: Holding, *,
-    at: datetime, grace_s: int,
+    lease: Lease, place: int, overlay: Overlay, promise: Kept | None, helps: "_Helps", *, at: datetime, grace_s: int
 ) -> Standing:  # fmt: skip
     pool = overlay.pool(lease.price_term, lease.currency)
     ask = ask_for(lease, pool, at=at, grace_s=grace_s)
     if promise is not None:
         overlay.give_back(promise, lease.currency)
-    found = _decide(lease, place, ask, pool, book, afresh=promise is not None, at=at)
+    found = _decide(lease, place, ask, pool, helps, afresh=promise is not None, at=at)
     if not isinstance(found, Refusal):
         overlay.keep(Kept(found[0], lease.organization_id, ask.start_s, ask.until_s), lease.currency)
         if promise is not None:
@@ -79,7 +90,7 @@ def _stand(
     kept = _promise(lease, place, ask, pool, found, promise)
     if kept is not None:
         overlay.keep(kept, lease.currency)
-    elif (open_for_it := holding.hold(lease, ask, pool)) is not None:
+    elif (open_for_it := helps.holding.hold(lease, ask, pool)) is not None:
         overlay.keep(open_for_it, lease.currency)
     if promise is not None and kept is not promise:
         overlay.reconsider(lease.currency)
@@ -87,14 +98,18 @@ def _stand(
 
 
 def _decide(
-    lease: Lease, place: int, ask: Ask, pool: Pool, book: promised_price.Book, *, afresh: bool, at: datetime
+    lease: Lease, place: int, ask: Ask, pool: Pool, helps: "_Helps", *, afresh: bool, at: datetime
 ) -> tuple[Placement, Assignment] | Refusal:
     """Decide on the hosts that are let for what the lease was promised."""
+
+    def again(ask: Ask) -> Placement | Refusal:
+        return pool.decide_again(ask, when=place <= SHADOWS, afresh=afresh)
+
     while True:
-        answer = pool.decide_again(ask, when=place <= SHADOWS, afresh=afresh)
+        answer = helps.ahead.decide(ask, pool, again)
         if isinstance(answer, Refusal):
             return answer
-        act = assignment(lease, answer, pool, at=at, book=book)
+        act = assignment(lease, answer, pool, at=at, book=helps.book)
         kept_back = withheld(act, answer, pool)
         if not kept_back:
             second_opinion.check(pool, ask, answer)

@@ -20,6 +20,7 @@ from leasing.requesting import Wanted
 from scheduler import asks, backfill, explaining, promises, second_opinion, waiting_line
 from scheduler import pool as pools
 from scheduler.estimating import Estimates
+from scheduler.maintenance_ahead import Ahead
 from scheduler.overlay import Overlay
 from scheduler.placement import Ask, HostView, Option, Placement, Refusal, Want, decide
 from scheduler.pool import Pool
@@ -74,11 +75,10 @@ def consider(
     draft = requesting.draft(organization=organization, wanted=wanted, at=at, priced_at=priced_at)
     pool, waiting = after_queue(term=wanted.price_term, currency=wanted.currency, at=at)
     ask = asks.ask_for(draft, pool, at=at, grace_s=_grace_s())
-    order = waiting_line.ordered([*waiting, draft], at=at)
-    answer = pool.decide(ask)
+    answer = Ahead(at).decide(ask, pool, pool.decide)
     if isinstance(answer, Placement):
         second_opinion.check(pool, ask, answer)
-    return Decision(draft, answer, pool, order.index(draft) + 1, waiting, at)
+    return Decision(draft, answer, pool, waiting_line.ordered([*waiting, draft], at=at).index(draft) + 1, waiting, at)
 
 
 def start_of(decision: Decision, why: Mapping[str, Any]) -> dict[str, Any]:
