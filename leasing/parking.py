@@ -87,7 +87,7 @@ def resume(*, lease_id: UUID, at: datetime) -> Lease:
     """Start a parked lease again: at once on the devices it held, or through the queue. Idempotent.
 
     It is a start like the first one: raises budgets.BudgetExceeded, and holds.InsufficientFunds where its first minutes
-    are not in the wallet. Who gave his devices up pays what the list says by now (docs/decisions/0011).
+    are not in the wallet. Who gave his devices up pays what the list says by now (docs/decisions/0008).
     """
     lease = locked(lease_id)
     if lease.state in {State.PENDING, State.PROVISIONING, State.ACTIVE}:

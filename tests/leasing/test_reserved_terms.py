@@ -111,6 +111,33 @@ def test_nobody_pays_a_commitment_that_the_platform_ended(reason: EndReason) -> 
     assert lease_seconds(lease) <= 100
 
 
+@pytest.mark.parametrize("waits", [False, True])
+def test_who_leaves_while_his_host_is_lost_is_let_go(waits: bool) -> None:
+    lease = reserve("P1W")
+    lose_host(lease, heard=102)
+    if waits:
+        Host.objects.update(state=Host.State.LOST)
+    converging.converge(at=after(133))
+    lease.refresh_from_db()
+    assert lease.state in (State.INTERRUPTED, State.PENDING)
+
+    recovery.end_now(lease=lease, reason=EndReason.TENANT, at=after(140))
+    converging.converge(at=after(1000))
+
+    lease.refresh_from_db()
+    assert (lease.state, lease.charged_micros) == (State.ENDED, TIERS["P1W"][0] * 100 // 3600)
+    assert reconcile.findings() == []
+
+
+def test_who_leaves_after_his_lease_runs_elsewhere_pays_the_commitment() -> None:
+    lease = reserve("P1W")
+    ready = move_to_the_other_host(lease, heard=102)
+
+    ended = end_and_clean(lease, at=after(ready + 50))
+
+    assert ended.charged_micros == TIERS["P1W"][0] * TIERS["P1W"][1] // 3600
+
+
 @pytest.mark.parametrize("how", ["shortened", "completed", "given up"])
 def test_there_is_no_way_around_the_commitment(how: str) -> None:
     lease = reserve("P1W")
