@@ -20,6 +20,7 @@ from leasing.terms import Term
 from scheduler import endpoints
 
 _RUNS = {"ready": "running"}
+_STOPS = frozenset({State.PARKED, State.ENDING, State.ENDED})
 
 
 def leases(rows: Sequence[Lease], *, at: datetime, with_cost: bool) -> list[dict[str, Any]]:
@@ -90,7 +91,7 @@ def _lease(
         "price": _price(row, current),
         "held": Money(_held_micros(row), row.currency).to_json(),
         "cost": _cost(row, at) if with_cost else _final_cost(row),
-        "members": _members_shown(current, workloads, devices, row.service_ports),
+        "members": _members_shown(row, current, workloads, devices),
     }
 
 
@@ -100,15 +101,15 @@ def _held_micros(row: Lease) -> int:
 
 
 def _members_shown(
-    current: list[LeaseMember], workloads: dict[tuple[int, int], Workload],
-    devices: dict[tuple[int, int], list[Allocation]], services: dict[str, int],
+    row: Lease, current: list[LeaseMember], workloads: dict[tuple[int, int], Workload],
+    devices: dict[tuple[int, int], list[Allocation]],
 ) -> list[dict[str, Any]]:  # fmt: skip
     whole = [w.pk for w in workloads.values() if w.kind == Workload.Kind.MACHINE]
     ways_in = machines.doors(whole) if whole else {}
     shown = []
     for member in current:
         workload = workloads.get((member.epoch, member.rank))
-        line = _member(member, workload, devices.get((member.epoch, member.rank), []), services)
+        line = _member(row, member, workload, devices.get((member.epoch, member.rank), []))
         shown.append(line | {"ssh": ways_in.get(workload.pk) if workload else None})
     return shown
 
@@ -165,12 +166,14 @@ def _final_cost(row: Lease) -> dict[str, Any] | None:
     return {"charged": Money(row.charged_micros, row.currency).to_json(), "running": False, "final": True}
 
 
-def _member(
-    member: LeaseMember, workload: Workload | None, held: list[Allocation], services: dict[str, int]
-) -> dict[str, Any]:
+def _member(row: Lease, member: LeaseMember, workload: Workload | None, held: list[Allocation]) -> dict[str, Any]:
     step = workload.step if workload else "absent"
-    if workload and member.host.state == Host.State.LOST and not (workload.gone_at or workload.exited_at):
+    if workload and workload.gone_at:
+        step = "gone"  # also where its host was never told of it
+    elif workload and member.host.state == Host.State.LOST and not workload.exited_at:
         step = "unknown"  # what it said last is no news any more
+    elif workload and not workload.exited_at and (row.state in _STOPS or not workload.wanted):
+        step = "stopping"  # whatever it said last: it is told to, or will be in a moment
     return {
         "rank": member.rank,
         "host": member.host.public_id,
@@ -184,16 +187,16 @@ def _member(
         "container": (workload.container or None) if workload else None,
         "image_digest": (workload.image_digest or None) if workload else None,
         "ports": workload.ports if workload else {},
-        "endpoints": endpoints.of(member.host, workload, services),
+        "endpoints": endpoints.of(member.host, workload, row.service_ports),
         "unhealthy": (workload.unhealthy or None) if workload else None,
         "gpu_count": member.gpu_count,
         "gpus": [
             {
-                "uuid": row.device.uuid,
-                "model": row.device.model.slug if row.device.model else None,
-                "units": [row.units.lower, row.units.upper],
+                "uuid": one.device.uuid,
+                "model": one.device.model.slug if one.device.model else None,
+                "units": [one.units.lower, one.units.upper],
             }
-            for row in held
+            for one in held
         ],
         "simulated": member.host.simulated,
     }

@@ -4,13 +4,14 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from agents.models import Workload
 from billing import budgets, metering, price_list, reconcile
 from billing.models.terms import BudgetAction
 from leasing import parking, terms
 from leasing.models import Allocation, Lease
 from leasing.moves import WrongState
 from leasing.states import EndReason, State
-from scheduler import converging, recovery
+from scheduler import converging, recovery, rendering
 from tests.factories import (
     NOON,
     after,
@@ -206,3 +207,16 @@ def test_a_used_up_budget_refuses_new_leases_and_may_stop_running_ones() -> None
 
     lease.refresh_from_db()
     assert lease.ending_reason == EndReason.BALANCE
+
+
+@pytest.mark.parametrize("keep", ["hold", "queue"])
+def test_a_member_that_was_told_to_stop_is_not_shown_running(keep: str) -> None:
+    lease = make_active_lease(make_tenant())
+    hear(lease, at=after(10))
+    Workload.objects.update(last_valid_until=after(70))  # its host has been told of it
+
+    parked = recovery.park_now(lease=lease, keep=keep, at=after(10))
+
+    assert [member["state"] for member in rendering.lease(parked, at=after(10))["members"]] == ["stopping"]
+    say(lease, "gone", at=after(15))
+    assert [member["state"] for member in rendering.lease(parked, at=after(15))["members"]] == ["gone"]
