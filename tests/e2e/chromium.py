@@ -129,8 +129,10 @@ class _Talk:
         return bytes(text)
 
     def _note(self, event: dict[str, Any]) -> None:
-        if event.get("method") == "Log.entryAdded" and event["params"]["entry"]["level"] == "error":
-            self.faults.append(event["params"]["entry"]["text"])
+        if event.get("method") == "Log.entryAdded":
+            entry = event["params"]["entry"]
+            if entry["level"] == "error" and entry["source"] != "intervention":  # the browser's own act, no fault
+                self.faults.append(entry["text"])
         if event.get("method") == "Runtime.exceptionThrown":
             self.faults.append(event["params"]["exceptionDetails"]["text"])
         if event.get("method") == "Runtime.consoleAPICalled" and event["params"]["type"] == "error":

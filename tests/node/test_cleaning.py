@@ -147,12 +147,12 @@ def test_scratch_stays_for_the_next_epoch_and_for_a_parked_lease_and_goes_with_i
 def test_a_network_and_a_scratch_that_nobody_knows_are_collected(
     plane: FakeControlPlane, dockerd: Dockerd, host: Agent
 ) -> None:
+    host.kill()  # left behind while no agent looks: a living one may collect them at once
     labels = {"gpuyard.host": "host_00000000000000000000000001", "gpuyard.lease": "lease_9"}
     dockerd.call("POST", "/networks/create", json.dumps({"Name": "gy-lease_9-0-1", "Labels": labels}).encode())
     dockerd.call("POST", "/volumes/create", json.dumps({"Name": "gy-scratch-lease_9-0", "Labels": labels}).encode())
     assert (named(dockerd, "networks"), named(dockerd, "volumes")) == (["gy-lease_9-0-1"], ["gy-scratch-lease_9-0"])
 
-    host.kill()
     host.start()
 
     until(lambda: named(dockerd, "networks") == [] and named(dockerd, "volumes") == [], what="their end")
