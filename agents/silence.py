@@ -9,6 +9,7 @@ HOST_SILENCE_GRACE_AFTER_START_S. We began to listen anew when the sweep itself 
 Charging does not wait for the verdict: whoever charges reads `last_heard_at`, and no second after it is billed.
 """
 
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 from uuid import UUID
 
@@ -22,23 +23,32 @@ from agents.models import Host, Sweep
 BREAKER_HOSTS, BREAKER_PERCENT, BREAKER_WINDOW_S = 3, 20, 60
 PAUSE_S = 15  # a sweep that comes later than this after the last one has itself been away
 ALARM = "many_hosts_silent"
-SWEPT = (Host.State.ONLINE, Host.State.SUSPECT)
+AT_ONCE = 100  # hosts that are moved in one transaction
+State = Host.State
+SWEPT = (State.ONLINE, State.SUSPECT)
 
 
 def sweep(*, at: datetime) -> int:
-    """Make silent hosts suspect and lost; return how many moved. Two sweeps at once do no harm."""
+    """Make silent hosts suspect and lost; return how many moved. Two sweeps at once do no harm.
+
+    Only a host that would move is locked: thousands that are silent together wait here for long, and each lock is one
+    that a sync of such a host would have to wait for.
+    """
     listening_since = _note_sweep(at=at)
     silent_since = at - timedelta(seconds=settings.HOST_SUSPECT_AFTER_S)
-    heard: dict[UUID, datetime] = {}
-    for host_id, moment in Host.objects.filter(
-        state__in=(*SWEPT, Host.State.LOST), last_heard_at__lte=silent_since
-    ).values_list("pk", "last_heard_at"):
-        heard[host_id] = moment or at
-    held_back = _cohort(heard, at=at)
-    moved = 0
-    for host_id in sorted(heard):
-        moved += _judge(host_id, may_be_lost=host_id not in held_back, listening_since=listening_since, at=at)
-    return moved
+    silent = list(
+        Host.objects.filter(state__in=(*SWEPT, State.LOST), last_heard_at__lte=silent_since).only(
+            "state", "last_heard_at"
+        )
+    )
+    held_back = _cohort(silent, at=at)
+    moving = sorted(
+        host.pk for host in silent if _next(host, held_back=held_back, listening_since=listening_since, at=at)
+    )
+    return sum(
+        _judge(moving[i : i + AT_ONCE], held_back=held_back, listening_since=listening_since, at=at)
+        for i in range(0, len(moving), AT_ONCE)
+    )
 
 
 def is_lost(host: Host, *, at: datetime) -> bool:
@@ -87,51 +97,68 @@ def _note_sweep(*, at: datetime) -> datetime:
     return progress.listening_since
 
 
-def _cohort(heard: dict[UUID, datetime], *, at: datetime) -> set[UUID]:
+def _cohort(silent: Sequence[Host], *, at: datetime) -> set[UUID]:
     """Return the silent hosts that fell silent with too many others, and keep the alarm in step with that.
 
     Hosts that are lost already count among the others: they may have been the first of many.
     """
-    live = Host.objects.filter(state__in=(*SWEPT, Host.State.LOST)).aggregate(n=Count("pk"))["n"]
+    live = Host.objects.filter(state__in=(*SWEPT, State.LOST)).aggregate(n=Count("pk"))["n"]
     limit = max(BREAKER_HOSTS, live * BREAKER_PERCENT // 100)
     window = timedelta(seconds=BREAKER_WINDOW_S)
-    by_time = sorted(heard.items(), key=lambda item: item[1])
+    by_time = sorted(((host.last_heard_at or at, host.pk) for host in silent))
     held: set[UUID] = set()
     start = 0
-    for end, (_, moment) in enumerate(by_time):
-        while moment - by_time[start][1] > window:
+    for end, (moment, _) in enumerate(by_time):
+        while moment - by_time[start][0] > window:
             start += 1
         if end - start + 1 > limit:
-            held |= {host_id for host_id, _ in by_time[start : end + 1]}
-    waiting = Host.objects.filter(pk__in=held, state__in=SWEPT).exists()
-    with transaction.atomic():
-        if waiting:
-            detail = f"{len(held)} of {live} hosts fell silent within {BREAKER_WINDOW_S} s; none is declared lost."
-            host_events.raise_alarm(kind=ALARM, detail=detail, at=at, facts={"silent": len(held), "live": live})
-            Sweep.objects.filter(id=1, breaker_since__isnull=True).update(breaker_since=at)
-        else:
-            host_events.settle_alarm(kind=ALARM, at=at)
-            Sweep.objects.filter(id=1, breaker_since__isnull=False).update(breaker_since=None)
+            held |= {host_id for _, host_id in by_time[start : end + 1]}
+    _tell_of_the_breaker(held, live, waiting=any(h.state in SWEPT and h.pk in held for h in silent), at=at)
     return held
 
 
 @transaction.atomic
-def _judge(host_id: UUID, *, may_be_lost: bool, listening_since: datetime, at: datetime) -> int:
-    """Move one host as far as its silence goes. It is read again under its lock: it may have been heard meanwhile."""
-    host = Host.objects.select_for_update(no_key=True).filter(pk=host_id, state__in=SWEPT).first()
-    if host is None or host.last_heard_at is None:
-        return 0
+def _tell_of_the_breaker(held: set[UUID], live: int, *, waiting: bool, at: datetime) -> None:
+    if waiting:
+        detail = f"{len(held)} of {live} hosts fell silent within {BREAKER_WINDOW_S} s; none is declared lost."
+        host_events.raise_alarm(kind=ALARM, detail=detail, at=at, facts={"silent": len(held), "live": live})
+        Sweep.objects.filter(id=1, breaker_since__isnull=True).update(breaker_since=at)
+    else:
+        host_events.settle_alarm(kind=ALARM, at=at)
+        Sweep.objects.filter(id=1, breaker_since__isnull=False).update(breaker_since=None)
+
+
+def _next(host: Host, *, held_back: set[UUID], listening_since: datetime, at: datetime) -> State | None:
+    """Return what a silent host becomes next, None: nothing else than it is."""
+    if host.last_heard_at is None:
+        return None
     silence = at - host.last_heard_at
-    moved = 0
-    if host.state == Host.State.ONLINE and silence >= timedelta(seconds=settings.HOST_SUSPECT_AFTER_S):
-        host_life.move(host, Host.State.SUSPECT, at=at, reason=f"Silent for {silence.seconds} s.")
-        moved = 1
-    limit_s = settings.HOST_SILENCE_LIMIT_S
+    if host.state == State.ONLINE:
+        return State.SUSPECT if silence >= timedelta(seconds=settings.HOST_SUSPECT_AFTER_S) else None
+    if host.state != State.SUSPECT or host.pk in held_back:
+        return None
     if host.last_heard_at < listening_since:
         # It was alive when we stopped listening: it has the grace to find us again.
         grace = timedelta(seconds=settings.HOST_SILENCE_GRACE_AFTER_START_S)
-        may_be_lost = may_be_lost and at - listening_since >= grace
-    if host.state == Host.State.SUSPECT and may_be_lost and silence >= timedelta(seconds=limit_s):
-        host_life.move(host, Host.State.LOST, at=at, reason=f"Silent for {int(silence.total_seconds())} s.")
-        moved = 1
-    return moved
+        if at - listening_since < grace:
+            return None
+    return State.LOST if silence >= timedelta(seconds=settings.HOST_SILENCE_LIMIT_S) else None
+
+
+@transaction.atomic
+def _judge(host_ids: Sequence[UUID], *, held_back: set[UUID], listening_since: datetime, at: datetime) -> int:
+    """Move hosts as far as their silence goes. They are read again under their locks: they may have been heard.
+
+    One that somebody else holds is being heard or changed at this moment, and is left to the next sweep.
+    """
+    rows = Host.objects.select_for_update(no_key=True, skip_locked=True).filter(pk__in=host_ids, state__in=SWEPT)
+    hosts = list(rows.defer("inventory").order_by("pk"))
+    moved: set[UUID] = set()
+    for to in (State.SUSPECT, State.LOST):
+        next_ones = [
+            host for host in hosts if _next(host, held_back=held_back, listening_since=listening_since, at=at) == to
+        ]
+        reasons = {host.pk: f"Silent for {int((at - (host.last_heard_at or at)).total_seconds())} s." for host in hosts}
+        host_life.move_all(next_ones, to, at=at, reasons=reasons)
+        moved |= {host.pk for host in next_ones}
+    return len(moved)
