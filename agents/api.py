@@ -5,7 +5,8 @@ it is answered at once and the agent is told to pause. Answers and refusals to a
 """
 
 import json
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -25,6 +26,8 @@ from apikit.problems import problem_response
 from apikit.strict_json import loads
 
 SYNC_PATH = "/agent/v1/sync"
+log = logging.getLogger(__name__)
+type Said = tuple[signing.Caller, SyncRequest]
 
 
 @csrf_exempt
@@ -62,34 +65,65 @@ async def _call[**P, T](can_hold: bool, act: Callable[P, T], *args: P.args, **kw
 
 def receive(request: HttpRequest) -> syncing.Applied | HttpResponse:
     """Take one request in; return what its answer needs, or the refusal."""
-    caller: signing.Caller | None = None
+    return receive_quiet([request])[0] or receive_in_full(request)
+
+
+def receive_quiet(requests: Sequence[HttpRequest], *, late_s: int = 0) -> list[syncing.Applied | HttpResponse | None]:
+    """Take in those that say nothing new, all by one statement; None: this one says something, and nothing was done.
+
+    late_s: see quiet.heard. A request that cannot be right has its refusal; where all fail together, each is looked at
+    by itself.
+    """
+    headers = [request.headers.get(SIGNATURE_HEADER) for request in requests]
     try:
+        quiet.learn(headers)
         at = clock.now()
-        header, body = request.headers.get(SIGNATURE_HEADER), request.body
-        caller = quiet.identify(header=header, method="POST", path=SYNC_PATH, body=body)
-        if caller is not None and (applied := _quiet(caller, body, at=at)) is not None:
-            return applied
-        caller = signing.identify(header=header, method="POST", path=SYNC_PATH, body=body)
-        quiet.remember(caller)
+        said = [_said(request, header, at=at) for request, header in zip(requests, headers, strict=True)]
+        generations = iter(quiet.heard([one for one in said if isinstance(one, tuple)], at=at, late_s=late_s))
+    except Exception:
+        log.warning("quiet syncs could not be taken in together", exc_info=True)
+        return [None] * len(requests)
+    return [_applied(one, next(generations), at=at) if isinstance(one, tuple) else one for one in said]
+
+
+def _said(request: HttpRequest, header: str | None, *, at: datetime) -> Said | HttpResponse | None:
+    """Return who says what, or the refusal; None: his key is not known here."""
+    body = request.body
+    caller = quiet.identify(header=header, method="POST", path=SYNC_PATH, body=body)
+    if caller is None:
+        return None
+    try:
         signing.check_clock(caller, at=at)
-        asked = _asked(caller, body)
-        return syncing.apply(caller=caller, request=asked, peer=request.META.get("REMOTE_ADDR", ""), at=at)
+        return caller, _asked(caller, body)
     except Exception as fault:
-        refused = refusal(request, fault)
-        return refused if caller is None else _signed(refused, caller.host, caller.boot_no, caller.seq)
+        return _signed(refusal(request, fault), caller.host, caller.boot_no, caller.seq)
 
 
-def _quiet(caller: signing.Caller, body: bytes, *, at: datetime) -> syncing.Applied | None:
-    """Take in what says nothing new, by one statement; None: it says something, and nothing was done."""
-    signing.check_clock(caller, at=at)
-    asked = _asked(caller, body)
-    generation = quiet.heard(caller, asked, at=at)
+def _applied(said: Said, generation: int | None, *, at: datetime) -> syncing.Applied | None:
     if generation is None:
         return None
+    caller, asked = said
     return syncing.Applied(
         host_id=caller.host_id, boot_no=caller.boot_no, seq=caller.seq, have_generation=asked.have_generation,
         generation=generation, quiet_at=at,
     )  # fmt: skip
+
+
+def receive_in_full(request: HttpRequest) -> syncing.Applied | HttpResponse:
+    """Take one request in with all that it says; return what its answer needs, or the refusal."""
+    caller: signing.Caller | None = None
+    try:
+        at = clock.now()
+        caller = signing.identify(
+            header=request.headers.get(SIGNATURE_HEADER), method="POST", path=SYNC_PATH, body=request.body
+        )
+        quiet.remember(caller)
+        signing.check_clock(caller, at=at)
+        asked = _asked(caller, request.body)
+        return syncing.apply(caller=caller, request=asked, peer=request.META.get("REMOTE_ADDR", ""), at=at)
+    except Exception as fault:
+        refused = refusal(request, fault)
+        return refused if caller is None else _signed(refused, caller.host, caller.boot_no, caller.seq)
 
 
 def _asked(caller: signing.Caller, body: bytes) -> SyncRequest:

@@ -10,6 +10,7 @@ from agents import baselines, challenges
 from agents.models import Host, SelfTest
 from agents.protocol import selftest_proof
 
+FAULT_MOST = 200  # characters
 FIGURE_MAX = 2**53  # what JSON carries without loss
 
 
@@ -38,13 +39,9 @@ def check(name: str, passed: bool, detail: str) -> dict[str, Any]:
 
 def judge(*, host: Host, test: SelfTest, event: Mapping[str, Any], at: datetime) -> Verdict:
     """Return the verdict on the event by which a host answered `test`, received at `at`."""
-    proofs, figures = _read_devices(event.get("devices"))
-    bad = {
-        uuid: "proof: wrong or missing"
-        for uuid in test.devices
-        if proofs.get(uuid) != selftest_proof(seed=test.seed, device=uuid)
-    }
-    figures = {uuid: row for uuid, row in figures.items() if uuid in test.devices}
+    rows = _read_devices(event.get("devices"))
+    bad = {uuid: fault for uuid in test.devices if (fault := _fault(test, uuid, rows.get(uuid)))}
+    figures = {uuid: row.figures for uuid, row in rows.items() if uuid in test.devices}
     checks = [
         check("time", at <= test.answer_by, f"Answered after {(at - test.asked_at).total_seconds():.1f} s."),
         check("simulated", (event.get("simulated") is True) == host.simulated, "Settled when the host enrolled."),
@@ -53,20 +50,39 @@ def judge(*, host: Host, test: SelfTest, event: Mapping[str, Any], at: datetime)
     return Verdict(checks=checks, bad=challenges.disagree(test, figures) | _off(host, figures) | bad, figures=figures)
 
 
-def _read_devices(listed: Any) -> tuple[dict[str, str], dict[str, dict[str, int]]]:
-    """Return the proofs and the figures per UUID of an answer; what cannot be read is left out."""
-    proofs: dict[str, str] = {}
-    figures: dict[str, dict[str, int]] = {}
+@dataclass(frozen=True)
+class _Answer:
+    """What a host says of one device. fault: what its own test found, in words; then there is no proof."""
+
+    proof: str
+    fault: str
+    figures: dict[str, int]
+
+
+def _fault(test: SelfTest, uuid: str, said: _Answer | None) -> str:
+    """Return what is wrong with a device, in words: what its own test found, if it found something; "": nothing is."""
+    if said is None:
+        return "The host did not answer for it: it is gone, or its driver does not answer."
+    if said.fault:
+        return said.fault
+    right = said.proof == selftest_proof(seed=test.seed, device=uuid)
+    return "" if right else "Its proof is wrong: it did not do what was asked."
+
+
+def _read_devices(listed: Any) -> dict[str, _Answer]:
+    """Return the answers per UUID; what cannot be read is left out."""
+    found: dict[str, _Answer] = {}
     for row in listed if isinstance(listed, list) else []:
         if isinstance(row, dict) and isinstance(row.get("uuid"), str) and isinstance(row.get("proof"), str):
-            proofs[row["uuid"]] = row["proof"]
-            measured = row.get("figures")
-            figures[row["uuid"]] = {
+            measured, fault = row.get("figures"), row.get("fault")
+            figures = {
                 name[:40]: value
                 for name, value in (list(measured.items())[:32] if isinstance(measured, dict) else [])
                 if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= FIGURE_MAX
             }
-    return proofs, figures
+            fault = " ".join(fault.split())[:FAULT_MOST] if isinstance(fault, str) else ""
+            found[row["uuid"]] = _Answer(row["proof"], fault, figures)
+    return found
 
 
 def _own_checks(listed: Any) -> list[dict[str, Any]]:

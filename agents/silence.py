@@ -105,7 +105,7 @@ def _cohort(silent: Sequence[Host], *, at: datetime) -> set[UUID]:
     live = Host.objects.filter(state__in=(*SWEPT, State.LOST)).aggregate(n=Count("pk"))["n"]
     limit = max(BREAKER_HOSTS, live * BREAKER_PERCENT // 100)
     window = timedelta(seconds=BREAKER_WINDOW_S)
-    by_time = sorted(((host.last_heard_at or at, host.pk) for host in silent))
+    by_time = sorted((host.last_heard_at or at, host.pk) for host in silent)
     held: set[UUID] = set()
     start = 0
     for end, (moment, _) in enumerate(by_time):

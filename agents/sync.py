@@ -14,7 +14,7 @@ from typing import Any
 from uuid import UUID
 
 from django.conf import settings
-from django.db import transaction
+from django.db import connection, transaction
 from django.db.models import Case, DateTimeField, ExpressionWrapper, F, Q, Value, When
 from django.db.models.functions import Coalesce, Greatest
 
@@ -26,6 +26,7 @@ from agents import (
     logs,
     machines,
     measurements,
+    quiet,
     receipts,
     reports,
     silence,
@@ -85,6 +86,8 @@ def apply(*, caller: Caller, request: SyncRequest, peer: str, at: datetime) -> A
     Raises AgentReplay (with the highest boot_no that was accepted); two machines with one key are quarantined first.
     """
     with transaction.atomic():
+        if quiet.says_nothing(request):
+            _need_not_last()
         if _accept(caller, request, at=at):
             return _apply(caller, request, peer=peer, rebooted=_rebooted(caller.boot_id, request), at=at)
     raise _refusal(caller, request, at=at)
@@ -99,6 +102,8 @@ def answer(*, applied: Applied, hold_s: int, at: datetime) -> SyncAnswer:
     host = Host.objects.select_for_update(no_key=True).only("id", "generation", "state").get(pk=applied.host_id)
     ours = Workload.objects.filter(host=host, wanted=True, gone_at__isnull=True, kind=Workload.Kind.CONTAINER)
     wanted = list(ours.order_by("reference", "member"))
+    if not wanted:
+        _need_not_last()
     valid = {workload.pk: _valid_for_s(workload, at) for workload in wanted}
     _renew(wanted, valid, at=at)
     Host.objects.filter(pk=host.pk).update(last_answered_at=at)
@@ -136,6 +141,12 @@ def _common(applied: Applied, *, hold_s: int, at: datetime) -> dict[str, Any]:
         "silence_limit_s": settings.HOST_SILENCE_LIMIT_S,
         "server_time": at.isoformat().replace("+00:00", "Z"),
     }
+
+
+def _need_not_last() -> None:
+    """Let this transaction commit without waiting for the disk: what it loses, the host says again."""
+    with connection.cursor() as cursor:
+        cursor.execute("SET LOCAL synchronous_commit = off")
 
 
 def _accept(caller: Caller, request: SyncRequest, *, at: datetime) -> bool:

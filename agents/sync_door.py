@@ -8,6 +8,7 @@ requests, since that stands above this app.
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, MutableMapping
+from functools import partial
 from io import BytesIO
 from typing import Any
 
@@ -15,6 +16,7 @@ from django.core.handlers.asgi import ASGIRequest
 from django.http import HttpResponse
 
 from agents import api, turns, waiting
+from agents.gathering import Gatherings
 from agents.sync import Applied
 from apikit.errors import Unavailable
 from apikit.requests import request_id_of
@@ -26,6 +28,11 @@ type Send = Callable[[Message], Awaitable[None]]
 type Count = Callable[[str, str, int, float], None]  # method, route, status, seconds
 
 ROUTE = "agent/v1/sync"
+CROWDED_S = 1.0  # where full looks wait for so long, those that are due only by their age are put off
+LATE_S = 600  # for so long at the most
+
+_in_time = Gatherings(api.receive_quiet)
+_late = Gatherings(partial(api.receive_quiet, late_s=LATE_S))
 
 
 def is_for(scope: MutableMapping[str, Any]) -> bool:
@@ -61,14 +68,11 @@ async def _answer(request: ASGIRequest, receive: Receive) -> HttpResponse | None
 
 
 async def _answer_unless(gone: asyncio.Future[object], request: ASGIRequest) -> HttpResponse | None:
-    mine = turns.here()
     try:
-        if not await mine.begin(gone):
-            return None
+        received = await _received(gone, request)
     except Unavailable as busy:
         return api.refusal(request, busy)
-    received = await turns.taken(waiting.in_pool(api.receive, request), mine)
-    if isinstance(received, HttpResponse):
+    if received is None or isinstance(received, HttpResponse):
         return received
     has_moved, hold_s = not received.may_be_held, waiting.hold_s()
     if not has_moved:
@@ -79,6 +83,18 @@ async def _answer_unless(gone: asyncio.Future[object], request: ASGIRequest) -> 
     if received.is_quiet and not has_moved:
         return api.answer_unmoved(received, hold_s)
     return await waiting.in_pool(api.answer, request, received, hold_s)
+
+
+async def _received(gone: asyncio.Future[object], request: ASGIRequest) -> Applied | HttpResponse | None:
+    """Take the request in: with many others if it says nothing new, and else in its turn. None: the agent has gone."""
+    mine = turns.here()
+    late = mine.expected_wait_s > CROWDED_S
+    quickly = await (_late if late else _in_time).here().take(request, gone)
+    if quickly is not None or gone.done():
+        return quickly
+    if not await mine.begin(gone):
+        return None
+    return await turns.taken(waiting.in_pool(api.receive_in_full, request), mine)
 
 
 async def _held(received: Applied, gone: asyncio.Future[object], hold_s: int) -> bool | None:

@@ -5,13 +5,17 @@ from typing import Any
 
 import pytest
 from django.db import connection
+from django.http import HttpRequest, HttpResponse
+from django.test import RequestFactory
 from django.test.utils import CaptureQueriesContext
 
-from agents import device_life, host_life, quiet, verification, workloads
-from agents.models import Device, Host
+from agents import api, device_life, host_life, quiet, silence, verification, workloads
+from agents.models import Device, Host, HostEvent
 from agents.protocol import SyncRequest
+from agents.sync import Applied
+from outbox.models import Message
 from tests.agents.conftest import Clock
-from tests.agents.fake_agent import FakeAgent, make_online_agent
+from tests.agents.fake_agent import SYNC, FakeAgent, make_online_agent
 from tests.agents.test_sync import want
 from tests.factories import after
 
@@ -23,7 +27,9 @@ def agent(at: Clock) -> FakeAgent:
     """An online host with nothing on it, whose devices were looked at in full a moment ago."""
     agent = make_online_agent()
     agent.sync()
-    assert agent.row.quiet_until == after(quiet.QUIET_S)
+    until = agent.row.quiet_until
+    assert until is not None
+    assert after(quiet.QUIET_S - quiet.SPREAD_S) < until <= after(quiet.QUIET_S)
     return agent
 
 
@@ -34,7 +40,20 @@ def is_quiet(agent: FakeAgent, at: Clock, **changes: Any) -> bool:
     headers = agent.headers(raw)["Gpuyard-Signature"]
     caller = quiet.identify(header=headers, method="POST", path="/agent/v1/sync", body=raw)
     assert caller is not None
-    return quiet.heard(caller, SyncRequest.from_json(json.loads(raw)), at=at()) is not None
+    (generation,) = quiet.heard([(caller, SyncRequest.from_json(json.loads(raw)))], at=at())
+    return generation is not None
+
+
+def request_of(agent: FakeAgent, **changes: Any) -> HttpRequest:
+    """Return the agent's next request as a door has it."""
+    agent.seq += 1
+    raw = json.dumps(agent.body(**changes)).encode()
+    headers = agent.headers(raw)
+    return RequestFactory().post(SYNC, raw, content_type="application/json", headers=headers)
+
+
+def said(seen: CaptureQueriesContext) -> list[str]:
+    return [query["sql"] for query in seen.captured_queries if "SAVEPOINT" not in query["sql"]]
 
 
 def test_a_quiet_sync_is_heard_by_one_statement(agent: FakeAgent, at: Clock) -> None:
@@ -44,7 +63,7 @@ def test_a_quiet_sync_is_heard_by_one_statement(agent: FakeAgent, at: Clock) -> 
     with CaptureQueriesContext(connection) as seen:
         assert is_quiet(agent, at)
 
-    assert len(seen) == 1
+    assert len(said(seen)) == 1
     assert (agent.row.last_heard_at, agent.row.last_seq) == (at(), agent.seq)
     assert agent.row.generation == before.generation
 
@@ -111,11 +130,104 @@ def test_an_open_self_test_goes_the_long_way(agent: FakeAgent, at: Clock) -> Non
     assert agent.sync()["wishes"]
 
 
-@pytest.mark.parametrize("state", ["suspect", "lost", "unverified", "quarantined"])
+@pytest.mark.parametrize("state", ["lost", "unverified", "quarantined"])
 def test_a_host_that_is_not_online_goes_the_long_way(agent: FakeAgent, at: Clock, state: str) -> None:
     Host.objects.update(state=state)
 
     assert not is_quiet(agent, at)
+
+
+def test_a_suspect_host_that_is_well_is_online_again_by_the_short_way(agent: FakeAgent, at: Clock) -> None:
+    silence.sweep(at=at.forward(16))
+    assert agent.row.state == "suspect"
+    Message.objects.all().delete()
+
+    assert is_quiet(agent, at)
+
+    assert (agent.row.state, agent.row.state_reason) == ("online", "Heard again after being suspect.")
+    last = HostEvent.objects.filter(host=agent.row).latest("pk")
+    assert (last.kind, last.facts) == ("host.online", {"from": "suspect", "to": "online"})
+    (told,) = Message.objects.all()
+    assert (told.topic, told.payload) == ("host.online", {"id": agent.host, "version": agent.row.version})
+
+
+def test_a_suspect_host_that_was_never_verified_goes_the_long_way(agent: FakeAgent, at: Clock) -> None:
+    Host.objects.update(state="suspect", tier="unverified")
+
+    assert not is_quiet(agent, at)
+
+
+def test_many_quiet_syncs_are_one_statement_and_the_others_are_left(at: Clock) -> None:
+    agents = [make_online_agent(f"node-{n}") for n in range(6)]
+    for agent in agents:
+        agent.sync()
+    well, tells, forged, late, twice, silent = agents
+    Host.objects.filter(name="node-5").update(quiet_until=at())
+    requests = [
+        request_of(well),
+        request_of(tells, events=[{"n": 1, "kind": "xid"}]),
+        request_of(forged),
+        request_of(late),
+        request_of(twice),
+        request_of(twice),
+        request_of(silent),
+    ]
+    requests[2].META["HTTP_GPUYARD_SIGNATURE"] = requests[0].META["HTTP_GPUYARD_SIGNATURE"]
+    late.clock_s += 310
+    requests[3] = request_of(late)
+    before = {agent.name: agent.row.last_seq for agent in agents}
+    at.forward(3)
+
+    with CaptureQueriesContext(connection) as seen:
+        found = api.receive_quiet(requests)
+
+    assert [one is not None for one in found] == [True, False, False, True, True, False, False]
+    assert isinstance(found[3], HttpResponse)
+    assert found[3].status_code == 401
+    assert len(said(seen)) == 1
+    for agent in agents:
+        moved = agent in (well, twice)
+        assert agent.row.last_seq == before[agent.name] + moved
+        assert (agent.row.last_heard_at == at()) == moved
+    taken = found[0]
+    assert isinstance(taken, Applied)
+    assert (taken.host_id, taken.seq) == (well.row.pk, well.seq)
+
+
+def test_after_a_start_all_keys_are_read_by_one_question(
+    agent: FakeAgent, at: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = make_online_agent("node-2")
+    other.sync()
+    monkeypatch.setattr(quiet, "_keys", quiet._Keys())
+
+    with CaptureQueriesContext(connection) as seen:
+        found = api.receive_quiet([request_of(agent), request_of(other)])
+
+    assert all(isinstance(one, Applied) for one in found)
+    assert len(said(seen)) == 2
+
+
+def test_a_full_look_is_put_off_only_where_there_is_no_time_for_it(agent: FakeAgent, at: Clock) -> None:
+    at.forward(quiet.QUIET_S + 1)
+    agent.clock_s += quiet.QUIET_S + 1
+    assert api.receive_quiet([request_of(agent)]) == [None]
+    assert isinstance(api.receive_quiet([request_of(agent)], late_s=600)[0], Applied)
+
+    quiet.forget(agent.row.pk)
+    assert api.receive_quiet([request_of(agent)], late_s=600) == [None]
+
+
+def test_where_all_fail_together_each_goes_the_long_way(
+    agent: FakeAgent, at: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: Any, **__: Any) -> list[int | None]:
+        raise ValueError
+
+    monkeypatch.setattr(quiet, "heard", broken)
+
+    assert api.receive_quiet([request_of(agent), request_of(agent)]) == [None, None]
+    agent.sync()
 
 
 def test_a_device_that_an_operator_touched_is_looked_at_in_full(agent: FakeAgent, at: Clock) -> None:

@@ -3,9 +3,12 @@ from typing import Any
 
 import pytest
 from django.conf import settings
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
 
 from agents import silence
-from agents.models import Alarm, CapacityChange, Host, Sweep
+from agents.models import Alarm, CapacityChange, Host, HostEvent, Sweep
+from outbox.models import Message
 from tests.factories import NOON, after, make_host
 
 pytestmark = pytest.mark.django_db
@@ -151,3 +154,33 @@ def test_use_is_proven_up_to_the_last_sync_of_a_silent_host() -> None:
     assert not silence.is_lost(host, at=after(1000))
     host.state = "quarantined"
     assert [silence.is_lost(host, at=after(s)) for s in (29, 30)] == [False, True]
+
+
+def test_hosts_that_stay_as_they_are_are_not_locked() -> None:
+    for _ in range(5):
+        make_host()
+    sweep_until(40)
+    assert states() == ["suspect"] * 5
+
+    with CaptureQueriesContext(connection) as seen:
+        silence.sweep(at=after(42))
+
+    assert not [
+        query["sql"] for query in seen.captured_queries if "FOR" in query["sql"] and "agents_host" in query["sql"]
+    ]
+
+
+def test_many_fall_silent_by_a_few_statements_and_each_is_told_of() -> None:
+    hosts = [make_host() for _ in range(30)]
+
+    with CaptureQueriesContext(connection) as seen:
+        assert silence.sweep(at=after(16)) == 30
+
+    assert len(seen) < 30
+    assert states() == ["suspect"] * 30
+    for host in hosts:
+        event = HostEvent.objects.get(host=host, kind="host.suspect")
+        assert (event.detail, event.facts) == ("Silent for 16 s.", {"from": "online", "to": "suspect"})
+        assert Message.objects.get(key=f"host.suspect {event.pk}").payload == {"id": host.public_id, "version": 2}
+        host.refresh_from_db()
+        assert (host.version, host.state_reason, host.state_since) == (2, "Silent for 16 s.", after(16))

@@ -7,7 +7,8 @@ import pytest
 
 from agents import baselines, challenges, verification
 from agents.baselines import Baseline
-from agents.models import Device, Host, SelfTest
+from agents.models import Device, Host, HostEvent, SelfTest
+from agents.protocol import selftest_proof
 from audit.models import Entry
 from catalogue.models import GpuModel
 from tests.agents.conftest import Clock
@@ -205,3 +206,42 @@ def test_certifying_takes_an_l2_that_holds_and_stands_in_the_audit_log() -> None
     assert challenges.certify(at=after(0), **by).tier == "certified"
     assert Entry.objects.get(action="host.certified").why == "contract 7"
     assert challenges.uncertify(at=after(1), **by).tier == "verified"
+
+
+def test_a_failed_verification_names_the_fault_that_the_self_test_found(at: Clock) -> None:
+    agent = make_agent()
+    agent.sync()
+    (wish,) = agent.sync(inventory=agent.inventory())["wishes"]
+    fault = "Its memory does not keep what is written:\n 12 of 4,096 words differ."
+    rows = [{"uuid": uuid, "proof": "", "figures": {}, "fault": fault} for uuid in agent.uuids]
+
+    agent.sync(events=[agent.selftest_event(wish, devices=rows)])
+
+    words = "Its memory does not keep what is written: 12 of 4,096 words differ."
+    assert agent.row.state == "unverified"
+    assert words in agent.row.state_reason
+    assert HostEvent.objects.filter(kind="host.selftest_failed").latest("pk").detail.count(words) == 2
+    checks = {check["check"]: check["detail"] for check in SelfTest.objects.latest("asked_at").checks}
+    assert checks[agent.uuids[0]] == words
+
+
+def test_a_device_that_is_said_to_be_faulty_is_taken_out_also_with_a_proof_and_one_without_words_is_named(
+    at: Clock,
+) -> None:
+    agent = make_online_agent(gpus=3)
+    verification.ask_again(host_id=agent.row.pk, cause="test", at=at())
+    (wish,) = agent.sync()["wishes"]
+    first, second, third = agent.uuids
+    proof = {uuid: selftest_proof(seed=wish["seed"], device=uuid) for uuid in agent.uuids}
+    rows = [
+        {"uuid": first, "proof": proof[first], "figures": {}, "fault": "It computes wrong products."},
+        {"uuid": second, "proof": proof[second], "figures": {}, "fault": ["no", "text"]},
+    ]
+
+    agent.sync(events=[agent.selftest_event(wish, devices=rows)])
+
+    found = {device.uuid: (device.health, device.health_reason) for device in Device.objects.all()}
+    assert found[first] == ("degraded", "Self-test failed: It computes wrong products.")
+    assert found[second] == ("healthy", "")
+    assert found[third][0] == "degraded"
+    assert "did not answer for it" in found[third][1]
