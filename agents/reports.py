@@ -5,12 +5,14 @@ epoch and with this spec. `ready` counts only if the container saw exactly the d
 always ours, that of the receipt.
 """
 
+import json
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
 from django.conf import settings
+from django.db import connection
 
 from agents import cleaning, health, host_events, measurements, quiet, silence, volumes
 from agents.models import Device, Host, Workload
@@ -177,6 +179,7 @@ def apply_devices(
     outcome = Outcome()
     devices = {device.uuid: device for device in host.devices.all()}
     seen: set[str] = set()
+    changed: list[Device] = []
     for item in items:
         try:
             report = DeviceReport.from_json(item)
@@ -187,10 +190,13 @@ def apply_devices(
         if device is None and inventory_is_known:
             outcome.faults.append(f"device {report.uuid[:64]} is not in the inventory")
         elif device is not None and device.present:
-            in_use = device.uuid in leased
+            in_use, before = device.uuid in leased, _columns(device)
             if _judge(device, report, leased=in_use, rebooted=rebooted, proven_at=proven_at, at=at) and in_use:
                 outcome.measured[device.uuid] = device.readings
+            if _columns(device) != before:
+                changed.append(device)
             seen.add(device.uuid)
+    _write(changed)
     complete = seen == {device.uuid for device in devices.values() if device.present}
     quiet.allow(host, devices.values(), may=complete and not leased, at=at)
     return outcome, any(d.present and d.health == Device.Health.SELFTEST for d in devices.values())
@@ -199,7 +205,7 @@ def apply_devices(
 def _judge(
     device: Device, report: DeviceReport, *, leased: bool, rebooted: bool, proven_at: datetime, at: datetime
 ) -> bool:
-    """Write what follows from the report; return whether its readings are a sample of now, and a new one."""
+    """Bring the device up to date with the report; return whether its readings are a sample of now, and a new one."""
     report = _cleaned(report)
     verdict = health.judge(
         health=device.health,
@@ -210,15 +216,11 @@ def _judge(
         rebooted=rebooted,
         at=at,
     )
-    changed: dict[str, Any] = {}
-    if verdict.evidence != device.evidence:
-        changed["evidence"] = verdict.evidence
+    device.evidence = verdict.evidence
     is_new = _is_new(device, report, leased=leased, at=at)
     if is_new or (report.readings and report.readings != device.readings):
-        changed |= {"readings": report.readings, "readings_at": at}
+        device.readings, device.readings_at = report.readings, at
     if verdict.health != device.health:
-        since = proven_at if verdict.health in _DEAD else at
-        changed |= {"health": verdict.health, "health_reason": verdict.reason[:300], "health_since": since}
         host_events.record(
             host_id=device.host_id,
             device_id=device.pk,
@@ -227,10 +229,8 @@ def _judge(
             at=at,
             facts={"from": device.health, "xids": report.xids, "provider_fault": verdict.provider_fault},
         )
-    if changed:
-        Device.objects.filter(pk=device.pk).update(**changed)
-        for name, value in changed.items():
-            setattr(device, name, value)
+        device.health, device.health_reason = verdict.health, verdict.reason[:300]
+        device.health_since = proven_at if verdict.health in _DEAD else at
     return is_new
 
 
@@ -241,6 +241,30 @@ def _is_new(device: Device, report: DeviceReport, *, leased: bool, at: datetime)
     every = timedelta(seconds=measurements.SAMPLED_EVERY_S)
     read_at = at - timedelta(seconds=report.age_s)
     return report.readings != device.readings or device.readings_at is None or read_at >= device.readings_at + every
+
+
+_DEVICE_COLUMNS = ("evidence", "readings", "readings_at", "health", "health_reason", "health_since")
+_WRITE = """
+UPDATE agents_device AS device
+SET evidence = new.evidence, readings = new.readings, readings_at = new.readings_at, health = new.health,
+    health_reason = new.health_reason, health_since = new.health_since
+FROM json_to_recordset(%s::json) AS new
+     (id uuid, evidence jsonb, readings jsonb, readings_at timestamptz, health text, health_reason text,
+      health_since timestamptz)
+WHERE device.id = new.id
+"""
+
+
+def _columns(device: Device) -> list[Any]:
+    return [getattr(device, name) for name in _DEVICE_COLUMNS]
+
+
+def _write(devices: list[Device]) -> None:
+    """Write what was judged, all by one statement; the caller holds the lock of their host."""
+    if devices:
+        rows = [{"id": d.pk, **{name: getattr(d, name) for name in _DEVICE_COLUMNS}} for d in devices]
+        with connection.cursor() as cursor:
+            cursor.execute(_WRITE, [json.dumps(rows, default=str)])
 
 
 def _cleaned(report: DeviceReport) -> DeviceReport:

@@ -65,6 +65,7 @@ class Applied:
     need: list[str] = field(default_factory=list)
     urgent: bool = False
     quiet_at: datetime | None = None  # when it was heard, if nothing runs or is wanted there and no self-test is open
+    scratch: list[str] | None = None  # what is kept there; None: not looked up, so the whole list cannot be told yet
     _since: float = field(default_factory=time.monotonic)
 
     @property
@@ -74,6 +75,12 @@ class Applied:
     @property
     def is_quiet(self) -> bool:
         return self.quiet_at is not None
+
+    @property
+    def is_answered(self) -> bool:
+        """Return whether nothing needs to be asked for the answer, as long as the generation does not move."""
+        knows_all = self.have_generation == self.generation or self.scratch is not None
+        return self.is_quiet and knows_all and not self.urgent
 
     @property
     def may_be_held(self) -> bool:
@@ -120,13 +127,19 @@ def answer(*, applied: Applied, hold_s: int, at: datetime) -> SyncAnswer:
 
 
 def nothing_new(applied: Applied, *, hold_s: int) -> SyncAnswer:
-    """Return the answer to a quiet sync whose host's generation has not moved: it renews nothing, and asks nothing.
+    """Return the answer to a quiet sync whose host's generation has not moved since: it renews nothing, asks nothing.
 
     The time in it is that of the database when the host was heard, and what has passed since.
     """
     assert applied.quiet_at is not None
+    assert applied.is_answered
     at = applied.quiet_at + timedelta(seconds=time.monotonic() - applied._since)
-    return SyncAnswer(generation=applied.generation, desired=None, **_common(applied, hold_s=hold_s, at=at))
+    return SyncAnswer(
+        generation=applied.generation,
+        desired=None if applied.have_generation == applied.generation else [],
+        scratch=list(applied.scratch or ()),
+        **_common(applied, hold_s=hold_s, at=at),
+    )
 
 
 def _common(applied: Applied, *, hold_s: int, at: datetime) -> dict[str, Any]:
@@ -217,11 +230,13 @@ def _apply(caller: Caller, request: SyncRequest, *, peer: str, rebooted: bool, a
     named = [workload.pk for key, workload in known.items() if key in told.named]
     Workload.objects.filter(pk__in=named).update(reported_at=at)
     _note_faults(host, faults, at=at)
+    is_quiet = not there and not SelfTest.objects.filter(host=host, passed=None).exists()
+    told_all = is_quiet and request.have_generation != host.generation
     return Applied(
         host_id=host.pk, boot_no=caller.boot_no, seq=caller.seq, have_generation=request.have_generation,
         generation=host.generation, acks={name: value for name, value in acks.items() if value}, need=need,
-        urgent=asked is not None or bool(need and request.inventory is None),
-        quiet_at=None if there or SelfTest.objects.filter(host=host, passed=None).exists() else at,
+        urgent=asked is not None or bool(need and request.inventory is None), quiet_at=at if is_quiet else None,
+        scratch=workloads.kept_scratch(host.pk) if told_all else None,
     )  # fmt: skip
 
 

@@ -29,7 +29,7 @@ type Count = Callable[[str, str, int, float], None]  # method, route, status, se
 
 ROUTE = "agent/v1/sync"
 CROWDED_S = 1.0  # where full looks wait for so long, those that are due only by their age are put off
-LATE_S = 600  # for so long at the most
+LATE_S = 3600  # for so long at the most
 
 _in_time = Gatherings(api.receive_quiet)
 _late = Gatherings(partial(api.receive_quiet, late_s=LATE_S))
@@ -74,13 +74,13 @@ async def _answer_unless(gone: asyncio.Future[object], request: ASGIRequest) -> 
         return api.refusal(request, busy)
     if received is None or isinstance(received, HttpResponse):
         return received
-    has_moved, hold_s = not received.may_be_held, waiting.hold_s()
-    if not has_moved:
+    has_moved, hold_s = False, waiting.hold_s(crowded=turns.here().expected_wait_s > CROWDED_S)
+    if received.may_be_held:
         held = await _held(received, gone, hold_s)
         if held is None:
             return None
         has_moved = held
-    if received.is_quiet and not has_moved:
+    if received.is_answered and not has_moved:
         return api.answer_unmoved(received, hold_s)
     return await waiting.in_pool(api.answer, request, received, hold_s)
 

@@ -36,14 +36,15 @@ def _look(waits: list[tuple[UUID, int]]) -> dict[UUID, int]:
 watches: Watches[UUID, int] = Watches(_look, every_s=LOOK_EVERY_S, lets_go=True)
 
 
-def hold_s() -> int:
+def hold_s(*, crowded: bool = False) -> int:
     """Return how long a request may be held now: the more are held here, the longer, so that fewer come in a second.
 
     Nothing waits for the end of a hold: what is wanted ends it, and what an agent has to say ends it at its side.
+    crowded: more come than can be heard: as long as may be.
     """
     most_s = settings.HOST_SUSPECT_AFTER_S - HEARD_WITHIN_S
     held = sum(map(len, watches.here().waits.values()))
-    return int(max(settings.HOST_SYNC_HOLD_S, min(most_s, held / SYNCS_PER_S)))
+    return int(max(settings.HOST_SYNC_HOLD_S, most_s if crowded else min(most_s, held / SYNCS_PER_S)))
 
 
 async def moved(*, host_id: UUID, generation: int, within_s: float) -> bool:

@@ -254,6 +254,8 @@ class Agent:
             if status != 200:
                 faults.append(f"{status} {answer[:80]!r}")
                 failures += 1
+                writer.close()  # a server closes one on which nothing was asked for half a minute
+                reader = writer = None
                 await asyncio.sleep(pause_s(failures))
                 continue
             failures = 0

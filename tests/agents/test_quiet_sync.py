@@ -10,7 +10,7 @@ from django.test import RequestFactory
 from django.test.utils import CaptureQueriesContext
 
 from agents import api, device_life, host_life, quiet, silence, verification, workloads
-from agents.models import Device, Host, HostEvent
+from agents.models import Device, Host, HostEvent, Workload
 from agents.protocol import SyncRequest
 from agents.sync import Applied
 from outbox.models import Message
@@ -216,6 +216,40 @@ def test_a_full_look_is_put_off_only_where_there_is_no_time_for_it(agent: FakeAg
 
     quiet.forget(agent.row.pk)
     assert api.receive_quiet([request_of(agent)], late_s=600) == [None]
+
+
+def test_a_host_that_lost_the_list_is_told_that_nothing_is_to_run_and_what_scratch_stays(
+    agent: FakeAgent, at: Clock
+) -> None:
+    want(agent)
+    workloads.unwant(reference="lease_00000000000000000000000001", at=at(), reason="end")
+    Workload.objects.update(gone_at=at(), step="gone", keeps_scratch=True)
+
+    taken = api.receive_in_full(request_of(agent, have_generation=-1))
+    assert isinstance(taken, Applied)
+    with CaptureQueriesContext(connection) as seen:
+        told = json.loads(api.answer_unmoved(taken, 5).content)
+
+    assert len(seen) == 0
+    assert (told["desired"], told["scratch"]) == ([], ["lease_00000000000000000000000001"])
+    assert told["generation"] == agent.row.generation
+    # What one statement takes in is not known so well: a wanted list may have come while it waited.
+    (quickly,) = api.receive_quiet([request_of(agent, have_generation=-1)])
+    assert quickly is None or (isinstance(quickly, Applied) and not quickly.is_answered)
+
+
+def test_the_devices_of_a_full_look_are_written_by_one_statement(at: Clock) -> None:
+    agent = make_online_agent(gpus=8)
+    at.forward(200)
+    agent.clock_s += 200
+    agent.device_state = {uuid: {"readings": {"temperature_c": 50 + n}} for n, uuid in enumerate(agent.uuids)}
+
+    with CaptureQueriesContext(connection) as seen:
+        agent.sync()
+
+    assert len([sql for sql in said(seen) if sql.lstrip().startswith("UPDATE") and "agents_device" in sql]) == 1
+    found = {d.index: (d.readings, d.readings_at, d.health) for d in Device.objects.all()}
+    assert found == {n: ({"temperature_c": 50 + n}, at(), "healthy") for n in range(8)}
 
 
 def test_where_all_fail_together_each_goes_the_long_way(
