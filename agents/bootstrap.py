@@ -9,42 +9,18 @@ import shlex
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from agents import bootstrap_units as units
 from agents.ssh import Address, Credentials, HostKey, Result, Session
 from apikit.errors import DomainError
 
 ROOT = "/opt/gpuyard"
 STATE = "/var/lib/gpuyard-agent"
-UNIT = "/etc/systemd/system/gpuyard-agent.service"
 DRIVER_FLOOR = 535
 OPERATIONS_USER = "gpuyard-ops"
 ARCHITECTURES = ("x86_64", "aarch64")
 INSTALL_S = 600
 
 type Say = Callable[[str, str, str], None]  # step, "there" | "done", what was found
-
-UNIT_TEXT = """\
-[Unit]
-Description=gpuyard agent: runs leased containers on this machine's GPUs
-After=network-online.target docker.service
-Wants=network-online.target
-
-[Service]
-ExecStart={agent} run --state-dir {state}
-Restart=always
-RestartSec=2
-RestartForceExitStatus=75
-MemoryMax=160M
-CPUQuota=15%
-TasksMax=64
-OOMScoreAdjust=-600
-ProtectSystem=strict
-ReadWritePaths={state}
-NoNewPrivileges=yes
-KillMode=process
-
-[Install]
-WantedBy=multi-user.target
-"""
 
 
 class StepFailed(DomainError):
@@ -73,7 +49,7 @@ class Plan:
     engine: str = "docker"
     root: str = ROOT
     state: str = STATE
-    unit: str = UNIT
+    units: str = units.FOLDER
     pythons: tuple[str, ...] = ("python3", "python3.14", "python3.13", "python3.12")  # tried in this order
     service: bool = True
     let_in: str = ""  # a public key of the platform's own, where the machine may be let whole (bare metal)
@@ -83,6 +59,10 @@ class Plan:
     @property
     def agent(self) -> str:
         return f"{self.root}/agent/bin/gpuyard-agent"
+
+    @property
+    def helper(self) -> str:
+        return f"{self.root}/agent/bin/gpuyard-root"
 
 
 @dataclass(frozen=True)
@@ -145,7 +125,11 @@ def steps(machine: Machine, plan: Plan) -> Iterator[Step]:
     if plan.let_in:
         yield Step("access", lambda: _access(machine, plan), lambda: _let_in(machine, plan))
     if plan.service:
-        yield Step("service", lambda: _service(machine, plan), lambda: _start(machine, plan))
+        text = units.agent(command=plan.agent, state=plan.state)
+        yield _service("service", machine, plan, units.AGENT, text)
+        if not plan.sim:  # whose workloads are processes, with no network of their own
+            text = units.helper(command=plan.helper, state=plan.state)
+            yield _service("helper", machine, plan, units.HELPER, text)
 
 
 def carry_out(step: Step) -> tuple[str, str]:
@@ -265,14 +249,16 @@ def _let_in(machine: Machine, plan: Plan) -> Result:
     return machine.sudo(make + add, given=f"\n{plan.let_in}\n".encode())
 
 
-def _service(machine: Machine, plan: Plan) -> str | None:
-    unit = UNIT_TEXT.format(agent=plan.agent, state=plan.state)
-    same = machine.sudo(f"cmp -s - {shlex.quote(plan.unit)}", given=unit.encode())
-    active = machine.sudo("systemctl is-active gpuyard-agent.service")
-    return "active" if same.ok and active.out.strip() == "active" else None
+def _service(step: str, machine: Machine, plan: Plan, name: str, text: str) -> Step:
+    """Return the step that makes systemd run a unit of this text; one that runs with another text is started anew."""
+    path = shlex.quote(f"{plan.units}/{name}")
 
+    def look() -> str | None:
+        same = machine.sudo(f"cmp -s - {path}", given=text.encode())
+        return "active" if same.ok and machine.sudo(f"systemctl is-active {name}").out.strip() == "active" else None
 
-def _start(machine: Machine, plan: Plan) -> Result:
-    unit = UNIT_TEXT.format(agent=plan.agent, state=plan.state)
-    line = f"cat > {shlex.quote(plan.unit)} && systemctl daemon-reload && systemctl enable --now gpuyard-agent.service"
-    return machine.sudo(f"{line} && systemctl restart gpuyard-agent.service", given=unit.encode(), within_s=90)
+    def act() -> Result:
+        line = f"cat > {path} && systemctl daemon-reload && systemctl enable --now {name} && systemctl restart {name}"
+        return machine.sudo(line, given=text.encode(), within_s=90)
+
+    return Step(step, look, act, cure=f"See journalctl -u {name} on the machine.")

@@ -4,7 +4,7 @@ from dataclasses import asdict
 from datetime import datetime
 from typing import Any
 
-from agents import challenges
+from agents import challenges, port_check
 from agents import score as scoring
 from agents.models import Device, Enrolment, Host, HostEvent, Maintenance, ScoreEntry, SelfTest
 from apikit.instants import instant, instant_or_none
@@ -76,7 +76,24 @@ def host(row: Host) -> dict[str, Any]:
             "engine": row.engine or None,
             "agent_version": row.agent_version or None,
         },
+        "ports": ports(row),
         "reliability_bp": row.reliability_bp,
+    }
+
+
+def ports(row: Host) -> dict[str, Any] | None:
+    """Return the range of ports that the owner gave, and whether tenants reach them; None: he gave none."""
+    given = port_check.range_of(row)
+    if given is None:
+        return None
+    check = getattr(row, "port_check", None)
+    current = check if check and (check.address, check.first, check.end) == (row.address, *given) else None
+    return {
+        "first": given[0],
+        "last": given[1] - 1,
+        "reachable": current.reachable if current else None,
+        "checked_at": instant_or_none(current.checked_at) if current else None,
+        "detail": port_check.sentence(current) or None,
     }
 
 

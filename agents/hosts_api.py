@@ -84,7 +84,7 @@ class _HostView(OrganizationView):
         return self.mine(Host, owner="owner")
 
     def shown(self) -> QuerySet[Host]:
-        return self.hosts().select_related("zone__region").prefetch_related("devices__model")
+        return self.hosts().select_related("zone__region", "port_check").prefetch_related("devices__model")
 
     def answer(self, host: Host) -> Response:
         host = self.shown().get(pk=host.pk)

@@ -10,7 +10,7 @@ from datetime import datetime
 from ipaddress import ip_address
 from typing import Any
 
-from agents import enrolment, host_events, host_life
+from agents import enrolment, host_events, host_life, port_check
 from agents.models import Device, Host
 from agents.protocol import digest
 from catalogue import matching
@@ -82,6 +82,7 @@ def _write_host(host: Host, document: Mapping[str, Any], stated_hash: str, peer:
     cpu_count, ram_mib, disk_mib = (_integer(document.get(name), most) for name, most in _INTEGERS.items())
     engine = document.get("engine")
     named = [_text(engine.get(name), 32) for name in ("name", "version")] if isinstance(engine, dict) else []
+    was = host.address, host.inventory.get("ports")
     host.inventory, host.inventory_hash = dict(document), stated_hash
     host.cpu_milli, host.ram_mib, host.disk_mib = cpu_count * 1000, ram_mib, disk_mib
     host.engine = " ".join(part for part in named if part)[:32]
@@ -94,6 +95,8 @@ def _write_host(host: Host, document: Mapping[str, Any], stated_hash: str, peer:
             "cuda_version", "address",
         ]
     )  # fmt: skip
+    if was != (host.address, document.get("ports")):
+        port_check.forget(host)
 
 
 def _address(value: Any) -> str:

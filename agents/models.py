@@ -7,6 +7,7 @@ from agents.execution_records import Execution
 from agents.host_volumes import HostVolume
 from agents.machine_records import Handover, MachineAccess, Maintenance
 from agents.measurement_records import MeasuredMinute
+from agents.port_records import PortCheck
 from agents.records import (
     Alarm,
     CapacityChange,
@@ -38,6 +39,7 @@ __all__ = [
     "MachineAccess",
     "Maintenance",
     "MeasuredMinute",
+    "PortCheck",
     "Receipt",
     "ScoreEntry",
     "SelfTest",

@@ -26,6 +26,7 @@ from agents import (
     logs,
     machines,
     measurements,
+    port_check,
     quiet,
     receipts,
     reports,
@@ -66,6 +67,7 @@ class Applied:
     urgent: bool = False
     quiet_at: datetime | None = None  # when it was heard, if nothing runs or is wanted there and no self-test is open
     scratch: list[str] | None = None  # what is kept there; None: not looked up, so the whole list cannot be told yet
+    drop_volumes: list[str] = field(default_factory=list)  # looked up with it
     _since: float = field(default_factory=time.monotonic)
 
     @property
@@ -114,6 +116,7 @@ def answer(*, applied: Applied, hold_s: int, at: datetime) -> SyncAnswer:
     valid = {workload.pk: _valid_for_s(workload, at) for workload in wanted}
     _renew(wanted, valid, at=at)
     Host.objects.filter(pk=host.pk).update(last_answered_at=at)
+    asked = [] if wanted else port_check.wishes(host, at=at)  # of idle hosts alone
     unchanged = applied.have_generation == host.generation
     return SyncAnswer(
         generation=host.generation,
@@ -121,7 +124,7 @@ def answer(*, applied: Applied, hold_s: int, at: datetime) -> SyncAnswer:
         valid_for_s={workload_key(w.reference, w.member, w.epoch): valid[w.pk] for w in wanted},
         scratch=[] if unchanged else workloads.kept_scratch(host.pk),
         drop_volumes=[] if unchanged else volumes.to_drop(host.pk),
-        wishes=[*verification.wishes(host, at=at), *executions.wishes(host, at=at)],
+        wishes=[*verification.wishes(host, at=at), *executions.wishes(host, at=at), *asked],
         **_common(applied, hold_s=hold_s, at=at),
     )
 
@@ -138,6 +141,7 @@ def nothing_new(applied: Applied, *, hold_s: int) -> SyncAnswer:
         generation=applied.generation,
         desired=None if applied.have_generation == applied.generation else [],
         scratch=list(applied.scratch or ()),
+        drop_volumes=applied.drop_volumes,
         **_common(applied, hold_s=hold_s, at=at),
     )
 
@@ -237,6 +241,7 @@ def _apply(caller: Caller, request: SyncRequest, *, peer: str, rebooted: bool, a
         generation=host.generation, acks={name: value for name, value in acks.items() if value}, need=need,
         urgent=asked is not None or bool(need and request.inventory is None), quiet_at=at if is_quiet else None,
         scratch=workloads.kept_scratch(host.pk) if told_all else None,
+        drop_volumes=volumes.to_drop(host.pk) if told_all else [],
     )  # fmt: skip
 
 
@@ -282,6 +287,8 @@ def _take_events(host: Host, request: SyncRequest, *, at: datetime) -> int:
             executions.answered(host, event, at=at)
         elif kind == "volume_gone":
             volumes.dropped(host, event, at=at)
+        elif kind == "listen":
+            port_check.answered(host, event, at=at)
     return highest
 
 

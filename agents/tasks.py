@@ -2,7 +2,18 @@
 
 from celery import shared_task
 
-from agents import capacity, logs, machine_looks, machines, maintenance, measurements, score, silence, verification
+from agents import (
+    capacity,
+    logs,
+    machine_looks,
+    machines,
+    maintenance,
+    measurements,
+    port_check,
+    score,
+    silence,
+    verification,
+)
 from apikit import clock
 
 
@@ -30,6 +41,11 @@ def update_scores(**_: object) -> None:
 @shared_task(name="agents.challenge_hosts")  # type: ignore[untyped-decorator]
 def challenge_hosts(**_: object) -> None:
     verification.challenge(at=clock.now())
+
+
+@shared_task(name="agents.check_ports")  # type: ignore[untyped-decorator]
+def check_ports(**_: object) -> None:
+    port_check.tick(now=clock.now)
 
 
 @shared_task(name="agents.hand_over_machines")  # type: ignore[untyped-decorator]

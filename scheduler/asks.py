@@ -54,6 +54,7 @@ def ask_for(lease: Lease, pool: Pool, *, at: datetime, grace_s: int) -> Ask:
         nvlink=limits.get("nvlink", "any"),
         whole_machine=limits.get("whole_machine", False),
         bare_metal=limits.get("bare", False),
+        publishes=bool(lease.ports),
         min_cpu_milli=limits.get("min_cpu_milli", 0),
         min_ram_mib=limits.get("min_ram_mib", 0),
         min_disk_mib=limits.get("min_disk_mib", LEAST_BESIDE_MIB if new_mib else 0) + new_mib,

@@ -93,6 +93,7 @@ def _view(
         access=host.access if in_hours else "private",  # type: ignore[arg-type]
         simulated=host.simulated,
         bare_metal=host.bare_metal,
+        ports_closed=host.ports_open is False,
         out_of_service=_trouble(host),
     )
 

@@ -55,6 +55,7 @@ class HostRow(NamedTuple):
     zone: str
     region: str
     currency: str
+    ports_open: bool | None  # None: nobody knows
 
     @property
     def public_id(self) -> str:
@@ -96,7 +97,8 @@ class HostRows(NamedTuple):
 
 # Its disk is what volumes have left of it.
 _OWN_COLUMNS = ["disk_left_mib" if name == "disk_mib" else name for name in HostRow._fields[:22]]
-_HOST_COLUMNS = (*_OWN_COLUMNS, "zone__slug", "zone__region__slug", "zone__region__currency")
+_ZONE_COLUMNS = ("zone__slug", "zone__region__slug", "zone__region__currency")
+_HOST_COLUMNS = (*_OWN_COLUMNS, *_ZONE_COLUMNS, "port_check__reachable")
 _DEVICE_COLUMNS = (*DeviceRow._fields[:8], "readings__mig")
 # A start that is not a whole second counts from the second it lies in, an end until the next: never too early. What
 # renews itself has no end that anybody could count on.

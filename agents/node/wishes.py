@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 from agents import protocol
-from agents.node import exec_wish
+from agents.node import exec_wish, port_listening
 from agents.node.drivers import DeviceFault, Driver
 from agents.node.engines import Engine, EngineError
 from agents.node.reconciler import Reconciler
@@ -49,11 +49,25 @@ class Wishes:
             self._reconciler.event("selftest", "", **self.selftest(wish))
         elif verb == "exec":
             self._reconciler.event("exec", "", **exec_wish.run(self._reconciler, wish))
+        elif verb == "listen":
+            self._listen(wish)
         elif verb == "diagnose":
             self._reconciler.event("diagnosis", "", id=wish.get("id"), **self._diagnose())
         else:
             self._reconciler.event("wish_refused", f"this agent does not know {verb!r:.40}", id=wish.get("id"))
         self._reconciler.told.ring()
+
+    def _listen(self, wish: dict[str, Any]) -> None:
+        """Listen at ports of the owner's range that no container of ours has, until a workload comes."""
+
+        def said(ports: list[int]) -> None:
+            self._reconciler.event("listen", "", id=wish.get("id"), ports=ports)
+            self._reconciler.told.ring()
+
+        # A container that starts meanwhile may want one of them.
+        is_over = lambda: bool(self._reconciler.workloads)  # noqa: E731
+        given = None if is_over() else self._reconciler.port_range
+        port_listening.listen(wish, given=given, said=said, is_over=is_over)
 
     def selftest(self, wish: dict[str, Any]) -> dict[str, Any]:
         """Return the answer to a challenge: a proof for each device that is there, figures of those that nobody uses,

@@ -222,6 +222,8 @@ CELERY_BEAT_SCHEDULE = schedule.beat_schedule()
 # customer's run, and a dead host must not be billed for a minute.
 HOST_SUSPECT_AFTER_S = env.seconds("HOST_SUSPECT_AFTER_S", 15)
 HOST_SILENCE_LIMIT_S = env.seconds("HOST_SILENCE_LIMIT_S", 30)
+# Whether the ports of hosts on this machine are dialled too, as those at public addresses are: for tests.
+PORT_CHECK_LOOPBACK = env.flag("PORT_CHECK_LOOPBACK", default=False)
 HOST_SYNC_HOLD_S = env.seconds("HOST_SYNC_HOLD_S", 5)
 # A host not heard since our own start is not lost before this, nor is anybody while many fall silent at once.
 HOST_SILENCE_GRACE_AFTER_START_S = env.seconds("HOST_SILENCE_GRACE_AFTER_START_S", 300)

@@ -86,7 +86,8 @@ _OBJECTS = {
         "id:text version:int actions:texts created_at:at name:text simulated:bool state:text state_reason:text"
         " state_since:at? scheduling:text scheduling_reason:text drain_deadline:at? tier:text verified_at:at?"
         " verification:map access:text price_floor:price hours:any hours_time_zone:text region:text zone:text"
-        " fabric:text? last_heard_at:at? conditions:list declared:map? detected:map reliability_bp:int"
+        " fabric:text? last_heard_at:at? conditions:list declared:map? detected:map ports:map?"
+        " reliability_bp:int"
     ),
     "Device": (
         "id:text uuid:text index:int model:text? reported_name:text? memory_mib:int? simulated:bool present:bool"

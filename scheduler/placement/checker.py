@@ -95,6 +95,8 @@ def _terms(host: HostView, ask: Ask, option: Option) -> list[str]:
         found.append("wrong region")
     if ask.bare_metal and not host.bare_metal:
         found.append("not let as a bare machine")
+    if ask.publishes and host.ports_closed:
+        found.append("its ports cannot be reached")
     if ask.vendor and host.vendor != ask.vendor:
         found.append("wrong vendor")
     if ask.image is not None:

@@ -12,9 +12,9 @@ from scheduler.placement.seating import clique_sizes, offers_slice, seats_for
 from scheduler.placement.snapshot import FRACTION_UNITS, UNITS, Ask, HostView, Option, Seat, Want
 
 CODES = (
-    "out_of_service", "volume", "excluded", "tier", "reliability", "region", "bare_metal", "vendor", "cpu_architecture",
-    "compute_capability", "image_code", "driver", "cuda", "not_for_sale", "price", "devices", "slice", "nvlink", "cpu",
-    "ram", "disk", "busy", "gang",
+    "out_of_service", "volume", "excluded", "tier", "reliability", "region", "bare_metal", "ports", "vendor",
+    "cpu_architecture", "compute_capability", "image_code", "driver", "cuda", "not_for_sale", "price", "devices",
+    "slice", "nvlink", "cpu", "ram", "disk", "busy", "gang",
 )  # fmt: skip
 TIERS = {"unverified": 0, "verified": 1, "certified": 2}
 
@@ -91,6 +91,8 @@ def _terms(host: HostView, option: Option, ask: Ask) -> Shortfall | None:
         return Shortfall("region", ", ".join(sorted(ask.regions)), host.region)
     if ask.bare_metal and not host.bare_metal:
         return Shortfall("bare_metal", "SSH access", "none")
+    if ask.publishes and host.ports_closed:
+        return Shortfall("ports", "ports that can be reached", "none")
     return None
 
 

@@ -95,6 +95,7 @@ class HostView:
     access: Literal["private", "shared_when_idle", "public"] = "public"
     simulated: bool = False
     bare_metal: bool = False  # may be given as a whole machine over SSH
+    ports_closed: bool = False  # what it publishes cannot be reached from outside
     out_of_service: str = ""
 
 
@@ -161,6 +162,7 @@ class Ask:
     nvlink: Literal["any", "wanted", "required"] = "any"
     whole_machine: bool = False
     bare_metal: bool = False
+    publishes: bool = False  # ports, which must be reached
     min_cpu_milli: int = 0
     min_ram_mib: int = 0
     min_disk_mib: int = 0

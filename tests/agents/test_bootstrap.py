@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from django.core.management import CommandError, call_command
 
-from agents import bootstrap, enrolment, ssh
+from agents import bootstrap, bootstrap_units, enrolment, ssh
 from agents.models import Host
 from apikit import clock
 from tests.agents.sshd import SSHD, Server, until
@@ -210,3 +210,68 @@ def test_a_fingerprint_that_is_another_one_ends_before_any_credential_or_token(s
 
     assert not organization.enrolments.exists()
     assert "userauth" not in (server.folder / "log").read_text().lower()
+
+
+class Local:
+    """A machine whose commands run here, with a systemctl that keeps what it was told."""
+
+    def __init__(self, folder: Path) -> None:
+        self.told = folder / "told"
+        self._path = f"{folder / 'bin'}:/usr/bin:/bin"
+        (folder / "bin").mkdir()
+        told = self.told
+        told.write_text("")
+        script = f"""#!/bin/sh
+case "$1" in
+is-active) grep -q "enable --now $2" {told} && echo active || echo inactive;;
+*) echo "$*" >> {told};;
+esac
+"""
+        (folder / "bin" / "systemctl").write_text(script)
+        (folder / "bin" / "systemctl").chmod(0o755)
+
+    def run(self, command: str, *, given: bytes = b"", within_s: float = 60) -> ssh.Result:
+        done = subprocess.run(
+            ["sh", "-c", command], input=given, capture_output=True, timeout=within_s, env={"PATH": self._path}
+        )
+        return ssh.Result(done.returncode, done.stdout.decode(), done.stderr.decode())
+
+
+def test_the_helper_that_has_root_is_installed_beside_the_agent_once(tmp_path: Path) -> None:
+    local = Local(tmp_path)
+    machine = bootstrap.Machine(local, password=None, is_root=True)  # type: ignore[arg-type]
+    plan = make_plan("http://127.0.0.1:1", "t", tmp_path, sim="", service=True, units=str(tmp_path))
+    steps = {step.name: step for step in bootstrap.steps(machine, plan)}
+
+    assert [bootstrap.carry_out(steps[name])[0] for name in ("service", "helper")] == ["done", "done"]
+    assert [bootstrap.carry_out(steps[name])[0] for name in ("service", "helper")] == ["there", "there"]
+
+    told = local.told.read_text().splitlines()
+    assert told.count("restart gpuyard-root.service") == told.count("enable --now gpuyard-root.service") == 1
+    unit = (tmp_path / "gpuyard-root.service").read_text()
+    assert f"ExecStart={tmp_path}/opt/agent/bin/gpuyard-root --state-dir {tmp_path}/state\n" in unit
+    # It reads what the agent keeps in the folder that systemd makes for that one.
+    assert "Environment=RUNTIME_DIRECTORY=/run/gpuyard-agent\n" in unit
+    assert "RuntimeDirectory=gpuyard-agent\n" in (tmp_path / "gpuyard-agent.service").read_text()
+    # An older text is replaced, and what runs by it started anew.
+    (tmp_path / "gpuyard-root.service").write_text("[Unit]\n")
+    assert bootstrap.carry_out(steps["helper"])[0] == "done"
+    assert local.told.read_text().splitlines().count("restart gpuyard-root.service") == 2
+
+
+def test_the_unit_of_the_helper_is_the_one_of_the_packages(tmp_path: Path) -> None:
+    packaged = (ROOT / "deploy/systemd/gpuyard-root.service").read_text()
+    written = bootstrap_units.helper(command="/usr/bin/env gpuyard-root", state="/var/lib/gpuyard-agent")
+
+    def settings_of(text: str) -> set[str]:
+        lines = {line for line in text.splitlines() if "=" in line and not line.startswith(("#", "After="))}
+        return lines - {"EnvironmentFile=-/etc/gpuyard-agent.env"}
+
+    assert settings_of(written) == settings_of(packaged)
+
+
+def test_a_simulated_host_has_no_helper(tmp_path: Path) -> None:
+    machine = bootstrap.Machine(Local(tmp_path), password=None, is_root=True)  # type: ignore[arg-type]
+    plan = make_plan("http://127.0.0.1:1", "t", tmp_path, service=True)
+
+    assert "helper" not in {step.name for step in bootstrap.steps(machine, plan)}

@@ -225,6 +225,8 @@ def test_a_host_that_lost_the_list_is_told_that_nothing_is_to_run_and_what_scrat
     workloads.unwant(reference="lease_00000000000000000000000001", at=at(), reason="end")
     Workload.objects.update(gone_at=at(), step="gone", keeps_scratch=True)
 
+    HostVolume.objects.create(host=agent.row, place="vol_gone", wanted=False)
+
     taken = api.receive_in_full(request_of(agent, have_generation=-1))
     assert isinstance(taken, Applied)
     with CaptureQueriesContext(connection) as seen:
@@ -232,6 +234,7 @@ def test_a_host_that_lost_the_list_is_told_that_nothing_is_to_run_and_what_scrat
 
     assert len(seen) == 0
     assert (told["desired"], told["scratch"]) == ([], ["lease_00000000000000000000000001"])
+    assert told["drop_volumes"] == ["vol_gone"]
     assert told["generation"] == agent.row.generation
     # What one statement takes in is not known so well: a wanted list may have come while it waited.
     (quickly,) = api.receive_quiet([request_of(agent, have_generation=-1)])
