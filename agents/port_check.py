@@ -140,7 +140,7 @@ def answered(host: Host, event: Mapping[str, Any], *, at: datetime) -> bool:
 def _dial(*, now: Callable[[], datetime], dial: Dial) -> int:
     """Knock where hosts listen, all at once and outside of any transaction; then write what was found."""
     checks = list(PortCheck.objects.filter(answer_by__isnull=False, listening__isnull=False)[:BATCH])
-    knocks = [(check, port) for check in checks for port in check.listening if _may_be_dialled(check.address)]
+    knocks = [(check, port) for check in checks for port in check.listening or () if _may_be_dialled(check.address)]
     with ThreadPoolExecutor(max_workers=BATCH, thread_name_prefix="knock") as pool:
         heard = list(pool.map(lambda knock: dial(knock[0].address, knock[1], knock[0].word), knocks))
     closed: dict[UUID, list[int]] = {check.pk: [] for check in checks}

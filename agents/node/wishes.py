@@ -64,8 +64,9 @@ class Wishes:
             self._reconciler.event("listen", "", id=wish.get("id"), ports=ports)
             self._reconciler.told.ring()
 
-        # A container that starts meanwhile may want one of them.
-        is_over = lambda: bool(self._reconciler.workloads)  # noqa: E731
+        def is_over() -> bool:  # a container that starts meanwhile may want one of them
+            return bool(self._reconciler.workloads)
+
         given = None if is_over() else self._reconciler.port_range
         port_listening.listen(wish, given=given, said=said, is_over=is_over)
 

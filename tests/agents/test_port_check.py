@@ -44,7 +44,7 @@ def look(agent: FakeAgent, at: Clock, world: World, *, closed: set[int] = frozen
     """Let one look come to its end; `closed`: ports that nobody reaches. Returns what the agent was asked."""
     port_check.tick(now=at, dial=world)
     agent.clock_s = int(at().timestamp())
-    (wish,) = agent.sync()["wishes"]
+    wish: dict[str, Any] = agent.sync()["wishes"][0]
     world.words = {port: wish["word"] for port in wish["ports"] if port not in closed}
     agent.sync(events=[agent.event("listen", id=wish["id"], ports=wish["ports"])])
     port_check.tick(now=at, dial=world)

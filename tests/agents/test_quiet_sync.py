@@ -10,6 +10,7 @@ from django.test import RequestFactory
 from django.test.utils import CaptureQueriesContext
 
 from agents import api, device_life, host_life, quiet, silence, verification, workloads
+from agents.host_volumes import HostVolume
 from agents.models import Device, Host, HostEvent, Workload
 from agents.protocol import SyncRequest
 from agents.sync import Applied
@@ -225,7 +226,15 @@ def test_a_host_that_lost_the_list_is_told_that_nothing_is_to_run_and_what_scrat
     workloads.unwant(reference="lease_00000000000000000000000001", at=at(), reason="end")
     Workload.objects.update(gone_at=at(), step="gone", keeps_scratch=True)
 
-    HostVolume.objects.create(host=agent.row, place="vol_gone", wanted=False)
+    HostVolume.objects.create(
+        host=agent.row,
+        reference="volume_1",
+        place="vol_gone",
+        size_mib=1,
+        wanted=False,
+        wanted_at=at(),
+        unwanted_at=at(),
+    )
 
     taken = api.receive_in_full(request_of(agent, have_generation=-1))
     assert isinstance(taken, Applied)
