@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 WORKER = ("-m", "celery", "-A", "config", "worker", "-P", "prefork", "--without-mingle", "--without-gossip")
+# A request that is held is one of those that a server takes at once: by itself, 1,024, and the others are not heard.
+HELD_AT_ONCE = ("--backlog", "4096", "--backpressure", "16384")
 NEVER = "1000000000"  # tasks; 0 would mean "after none"
 
 
@@ -55,7 +57,7 @@ def control_plane(*, ports: Mapping[str, int], beat_folder: Path) -> list[Proces
     return [
         _door("api", "wsgi", "config.wsgi:application", ports["api"], "--blocking-threads", "8"),
         # Held open by agents and streams, which would each take a thread of the API's.
-        _door("streams", "asginl", "config.asgi:application", ports["streams"]),
+        _door("streams", "asginl", "config.asgi:application", ports["streams"], *HELD_AT_ONCE),
         Process(
             "worker-placement",
             _python(*WORKER, "-Q", "placement", "-c", "1", "-n", "placement@%h", "--max-tasks-per-child", NEVER),
