@@ -22,6 +22,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -35,6 +36,7 @@ from agents.protocol import SIGNATURE_HEADER, digest, header_text, signed_text  
 
 SYNC = "/agent/v1/sync"
 INVENTORY = {"simulated": True, "gpus": []}
+STILL_SPEAKING_S = 2.0  # before the end
 GRACE_S = 10.0  # an answer that takes so much longer than the hold is none: agents.node.syncing.ANSWER_MARGIN_S
 
 
@@ -83,11 +85,12 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
             generator = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
             time.sleep(options.warm_s)
             before, began = cpu_by_part(path), time.monotonic()
+            time.sleep(max(0, options.seconds - STILL_SPEAKING_S))
+            states = host_states()  # while all speak: they end one by one
             out, _ = generator.communicate(timeout=options.seconds + options.warm_s + 120)
             used = {name: spent - before.get(name, 0.0) for name, spent in cpu_by_part(path).items()}
             took = time.monotonic() - began
             found = json.loads(out)
-            states = host_states()
         finally:
             stack.down(path, remove=True)
     per_core = {f"cores_{name}": round(spent / took, 3) for name, spent in sorted(used.items())}
@@ -230,12 +233,13 @@ class Agent:
         return head.encode() + body
 
     async def run(
-        self, seen: list[tuple[float, float, bool]], faults: list[str], *, start_s: float, end: float
+        self, seen: list[tuple[float, float, bool]], faults: list[tuple[float, str]], *, start_s: float, end: float
     ) -> None:
         """Sync until `end` (by time.monotonic); write (when, seconds beyond the hold, held) of each answer."""
         await asyncio.sleep(start_s)
         hold_s, reader, writer, failures = 0.0, None, None, 0
         while time.monotonic() < end:
+            began = time.monotonic()
             try:
                 if writer is None or reader is None:
                     reader, writer = await asyncio.open_connection(self.address.hostname, self.address.port)
@@ -243,7 +247,7 @@ class Agent:
                 writer.write(self.request())
                 status, answer = await asyncio.wait_for(read_answer(reader), hold_s + GRACE_S)
             except (OSError, asyncio.IncompleteReadError, TimeoutError) as fault:
-                faults.append(type(fault).__name__)
+                faults.append((began, type(fault).__name__))
                 if writer is not None:
                     writer.close()
                 reader = writer = None
@@ -252,7 +256,7 @@ class Agent:
                 continue
             took = time.monotonic() - began
             if status != 200:
-                faults.append(f"{status} {answer[:80]!r}")
+                faults.append((began, f"{status} {answer[:80]!r}"))
                 failures += 1
                 writer.close()  # a server closes one on which nothing was asked for half a minute
                 reader = writer = None
@@ -281,7 +285,7 @@ async def generate(plan: dict[str, Any]) -> dict[str, Any]:
     """Speak for all agents; return the figures of the time after the warm-up."""
     agents = [Agent(n, host, gpus=plan["gpus"], url=plan["url"]) for n, host in enumerate(plan["hosts"])]
     seen: list[tuple[float, float, bool]] = []
-    faults: list[str] = []
+    faults: list[tuple[float, str]] = []
     began = time.monotonic()
     end = began + plan["warm_s"] + plan["seconds"]
     spread_s = plan["warm_s"] / 2
@@ -292,7 +296,8 @@ async def generate(plan: dict[str, Any]) -> dict[str, Any]:
     counted = sorted(late for when, late, held in seen if when >= began + plan["warm_s"])
     if not counted:
         raise SystemExit(
-            f"no answer after the warm-up, {len(seen)} in it; {len(faults)} faults: {sorted(set(faults))[:5]}"
+            f"no answer after the warm-up, {len(seen)} in it; {len(faults)} faults: "
+            f"{sorted({kind for _, kind in faults})[:5]}"
         )
     held = sum(held for when, _, held in seen if when >= began + plan["warm_s"])
     return {
@@ -301,8 +306,9 @@ async def generate(plan: dict[str, Any]) -> dict[str, Any]:
         "sync_max_s": round(counted[-1], 4),
         "syncs_per_s": round(len(counted) / plan["seconds"], 1),
         "syncs_held_percent": round(100 * held / len(counted), 1),
-        "sync_faults": len(faults),
-        "sync_fault_kinds": sorted(set(faults))[:5],
+        "sync_faults": sum(when >= began + plan["warm_s"] for when, _ in faults),
+        "sync_faults_warming_up": sum(when < began + plan["warm_s"] for when, _ in faults),
+        "sync_fault_kinds": dict(Counter(kind[:30] for when, kind in faults if when >= began + plan["warm_s"])),
         "cores_generator": round((time.process_time() - cpu) / (time.monotonic() - began), 3),
     }
 
