@@ -10,23 +10,14 @@ from django.http import HttpRequest, HttpResponse
 from django.urls import reverse
 from django.utils.html import format_html
 
-from agents import challenges, device_life, host_events, host_life, silence, verification
+from agents import challenges, device_life, host_events, host_life, host_record_admin, silence, verification
 from agents.execution_admin import ExecutionAdmin
 from agents.machine_admin import HandoverAdmin, MachineAccessAdmin, MaintenanceAdmin
 from agents.models import (
     Alarm,
-    CapacityChange,
-    CleaningRecord,
     Device,
-    Enrolment,
     Host,
-    HostEvent,
     HostVolume,
-    LogChunk,
-    Receipt,
-    ScoreEntry,
-    SelfTest,
-    Sweep,
     Workload,
 )
 from agents.operator_pages import ReadOnly, act_with_reason, actor
@@ -37,6 +28,7 @@ __all__ = [
     "HandoverAdmin",
     "MachineAccessAdmin",
     "MaintenanceAdmin",
+    "host_record_admin",
 ]  # registered as this page is read
 DRAIN_S = 3600
 
@@ -223,28 +215,6 @@ class HostVolumeAdmin(ReadOnly):
     list_select_related = ["host"]
 
 
-@admin.register(HostEvent)
-class HostEventAdmin(ReadOnly):
-    list_display = ["at", "host", "device", "kind", "detail", "by"]
-    list_filter = ["kind"]
-    search_fields = ["host__name", "device__uuid", "kind", "detail"]
-    list_select_related = ["host", "device"]
-    date_hierarchy = "at"
-
-
-@admin.register(CleaningRecord)
-class CleaningRecordAdmin(ReadOnly):
-    list_display = ["at", "host", "device", "reference", "epoch", "was_clean", "duration_ms", "ended_at", "failed"]
-    list_filter = ["was_clean", "host"]
-    search_fields = ["reference", "device__uuid", "host__name"]
-    list_select_related = ["host", "device"]
-    date_hierarchy = "at"
-
-    @admin.display(description="Not clean")
-    def failed(self, record: CleaningRecord) -> str:
-        return ", ".join(check["check"] for check in record.checks if check["passed"] is False)
-
-
 @admin.register(Alarm)
 class AlarmAdmin(ReadOnly):
     list_display = ["kind", "subject", "detail", "opened_at", "closed_at"]
@@ -263,76 +233,3 @@ class AlarmAdmin(ReadOnly):
                 kind=alarm.kind, subject=alarm.subject, at=at, by=actor(request), reason=reason
             ),
         )  # fmt: skip
-
-
-@admin.register(Enrolment)
-class EnrolmentAdmin(ReadOnly):
-    list_display = [
-        "name",
-        "organization",
-        "zone",
-        "access",
-        "created_at",
-        "expires_at",
-        "used_at",
-        "revoked_at",
-        "host",
-    ]
-    list_filter = ["access", "zone__region", ("used_at", admin.EmptyFieldListFilter)]
-    search_fields = ["name", "=id", "organization__name", "host__name"]
-    list_select_related = ["organization", "zone", "host"]
-    exclude = ["token_sha256"]
-    date_hierarchy = "created_at"
-
-
-@admin.register(SelfTest)
-class SelfTestAdmin(ReadOnly):
-    list_display = ["host", "level", "cause", "asked_at", "answered_at", "passed", "simulated"]
-    list_filter = ["passed", "level", "simulated"]
-    search_fields = ["host__name", "=id", "cause"]
-    list_select_related = ["host"]
-    date_hierarchy = "asked_at"
-
-
-@admin.register(ScoreEntry)
-class ScoreEntryAdmin(ReadOnly):
-    list_display = ["at", "host", "points", "event"]
-    search_fields = ["host__name"]
-    list_select_related = ["host", "event"]
-    date_hierarchy = "at"
-
-
-@admin.register(Receipt)
-class ReceiptAdmin(ReadOnly):
-    list_display = ["reference", "member", "epoch", "n", "kind", "host", "faults", "received_at"]
-    list_filter = ["kind"]
-    search_fields = ["reference", "host__name", "sha256"]
-    list_select_related = ["host"]
-
-
-@admin.register(LogChunk)
-class LogChunkAdmin(ReadOnly):
-    list_display = ["reference", "member", "position", "size", "at"]
-    search_fields = ["=reference"]
-    fields = [
-        "reference",
-        "member",
-        "first",
-        "last",
-        "position",
-        "size",
-        "at",
-    ]  # a tenant's output is not for operators
-    date_hierarchy = "at"
-
-
-@admin.register(CapacityChange)
-class CapacityChangeAdmin(ReadOnly):
-    list_display = ["host", "xid8", "at"]
-    search_fields = ["host__name"]
-    list_select_related = ["host"]
-
-
-@admin.register(Sweep)
-class SweepAdmin(ReadOnly):
-    list_display = ["swept_at", "listening_since", "breaker_since", "forgotten_below"]
