@@ -39,7 +39,11 @@ MUTANTS = (
         (TERMS,),
     ),
     Mutant(
-        "credit in order of expiry", "billing/grants.py", 'DRAW_ORDER = ("priority", ', "DRAW_ORDER = (", vector("B09")
+        "credit in order of expiry",
+        "billing/grant_windows.py",
+        'DRAW_ORDER = ("priority", ',
+        "DRAW_ORDER = (",
+        vector("B09"),
     ),
     Mutant(
         "the host pays for the overrun",

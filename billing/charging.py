@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from billing import grants, ledger, pricing
+from billing import grant_windows, ledger, pricing
 from billing.models import Account, AccountBalance, Adjustment, Journal, Meter
 from billing.models.accounts import AccountKind
 
@@ -57,7 +57,7 @@ def draw(payer: Account, usage: Sequence[Usage], *, at: datetime) -> list[tuple[
 
     Amounts of one account may come several times. The wallet's row is locked, and nothing is posted here.
     """
-    given = grants.of_wallet(payer, start_s=usage[0].start_s, end_s=usage[-1].end_s)
+    given = grant_windows.of_wallet(payer, start_s=usage[0].start_s, end_s=usage[-1].end_s)
     row = AccountBalance.objects.get(pk=payer.pk)
     wallet = max(0, row.balance_micros - row.held_micros - row.floor_micros)
     left = {g.pk: g.account.limited.balance_micros - g.account.limited.held_micros for g in given}
@@ -65,7 +65,7 @@ def draw(payer: Account, usage: Sequence[Usage], *, at: datetime) -> list[tuple[
     for part in usage:
         due = part.gross_micros
         for grant in given:
-            start_s, end_s = grants.window_s(grant)
+            start_s, end_s = grant_windows.window_s(grant)
             if start_s <= part.start_s and (end_s is None or part.start_s < end_s):
                 taken = min(due, left[grant.pk])
                 left[grant.pk] -= taken
@@ -105,7 +105,7 @@ def _give_back(payer: Account, amount: int, *, start_s: int, end_s: int, at: dat
     """
     carried = overrun(payer, at=at)
     sinks = [(carried, -ledger.balance_micros(carried))]
-    sinks += [(g.account, _drawn(g.account)) for g in grants.of_wallet(payer, start_s=start_s, end_s=end_s)]
+    sinks += [(g.account, _drawn(g.account)) for g in grant_windows.of_wallet(payer, start_s=start_s, end_s=end_s)]
     returned = []
     for account, limit in sinks:
         part = min(amount, limit)

@@ -15,7 +15,7 @@ from django.db import DataError, connection, transaction
 from django.db.backends.postgresql.psycopg_any import DateTimeTZRange
 from django.db.models import Q
 
-from billing import charging, downtime, grants, ledger, reserves, shards
+from billing import charging, downtime, grant_windows, ledger, reserves, shards
 from billing.models import Account, BillingRun, Grant, Journal
 from billing.models.accounts import AccountKind
 
@@ -242,7 +242,7 @@ def _draw_for(payer: Account, facts: Mapping[str, Any], *, at: datetime) -> None
 
 def _usage_between_edges(payer: Account, facts: Mapping[str, Any]) -> list[charging.Usage]:
     t0, t1 = facts["t0"], facts["t1"]
-    edges = grants.boundaries_s(grants.of_wallet(payer, start_s=t0, end_s=t1))
+    edges = grant_windows.boundaries_s(grant_windows.of_wallet(payer, start_s=t0, end_s=t1))
     points = [t0, *[edge for edge in edges if t0 < edge < t1], t1]
     with connection.cursor() as cursor:
         cursor.execute(AT_POINTS, {**facts, "payer": payer.pk, "points": points})

@@ -10,7 +10,7 @@ from uuid import UUID
 
 from django.db import DataError, connection, transaction
 
-from billing import grants, ledger, pricing, shards
+from billing import grant_windows, ledger, pricing, shards
 from billing.models import AccountBalance, Meter, RunningDryWarning
 from billing.models.accounts import AccountKind
 
@@ -181,7 +181,7 @@ def refresh_all(*, at: datetime) -> int:
     """Compute every wallet's instant from nothing; return how many there are."""
     with connection.cursor() as cursor:
         cursor.execute(LOCK_ALL)
-    credits = grants.credits_of(None)
+    credits = grant_windows.credits_of(None)
     return sum(_refresh_shard(shard, credits, at_s=int(at.timestamp())) for shard in range(shards.count()))
 
 
@@ -262,7 +262,7 @@ def _refresh(accounts: list[int], *, at_s: int) -> None:
     with connection.cursor() as cursor:
         cursor.execute(REFRESH, {"at_s": at_s, "payers": accounts, "horizon_s": HORIZON_S})
         ahead = dict(cursor.fetchall())
-    _look_ahead(ahead, grants.credits_of(accounts), at_s=at_s)
+    _look_ahead(ahead, grant_windows.credits_of(accounts), at_s=at_s)
 
 
 def _look_ahead(ahead: Mapping[int, int | None], credits: Mapping[int, list[pricing.Credit]], *, at_s: int) -> None:

@@ -12,7 +12,19 @@ from uuid import UUID
 from django.db import connection, transaction
 
 from apikit.errors import DomainError
-from billing import charging, costs, downtime, endings, exhaustion, grants, holds, ledger, segments, shards, wallets
+from billing import (
+    charging,
+    costs,
+    downtime,
+    endings,
+    exhaustion,
+    grant_windows,
+    holds,
+    ledger,
+    segments,
+    shards,
+    wallets,
+)
 from billing.models import Account, Meter, MeterFact, PriceVersion, Segment
 from billing.models.accounts import AccountKind
 from billing.models.meters import Lane, Use
@@ -269,9 +281,9 @@ def _settle(reference: str, *, ended_by: str, at: datetime) -> None:
 def _left_to_post(reading: segments.Reading) -> tuple[int, list[charging.Usage]]:
     """Return what is posted of a meter that has ended, and what it charges after the last close."""
     start_s = reading.segments[0].start_s if reading.segments else 0
-    given = grants.of_wallet(reading.meter.payer, start_s=start_s, end_s=max(start_s, reading.end_s()))
+    given = grant_windows.of_wallet(reading.meter.payer, start_s=start_s, end_s=max(start_s, reading.end_s()))
     closed_to_s = shards.closed_to_s(reading.meter.shard)
-    parts = segments.remainder(reading, closed_to_s=closed_to_s, points_s=grants.boundaries_s(given))
+    parts = segments.remainder(reading, closed_to_s=closed_to_s, points_s=grant_windows.boundaries_s(given))
     return reading.posted(closed_to_s), parts
 
 

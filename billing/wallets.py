@@ -7,7 +7,7 @@ from uuid import UUID
 from django.db import transaction
 
 from apikit.clock import whole_second
-from billing import currencies, exhaustion, grants, ledger, pricing
+from billing import currencies, exhaustion, grant_windows, ledger, pricing
 from billing.models import Account, AccountBalance, Journal
 from billing.models.accounts import AccountKind
 
@@ -117,7 +117,7 @@ def pledgeable(wallet: Account, row: AccountBalance, *, at: datetime) -> list[tu
     """
     gone = -(-max(0, row.accrued_num) // pricing.SECONDS_PER_HOUR)
     funds, at_s = [], int(whole_second(at).timestamp())
-    for grant in grants.of_wallet(wallet, start_s=at_s, end_s=at_s):
+    for grant in grant_windows.of_wallet(wallet, start_s=at_s, end_s=at_s):
         left = grant.account.limited.balance_micros - grant.account.limited.held_micros
         drawn = min(left, gone)
         gone -= drawn
