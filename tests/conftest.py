@@ -3,6 +3,8 @@
 The database comes from `embedded.pytest_plugin`, since Django's settings load before any conftest.
 """
 
+import os
+import shutil
 import socket
 import sys
 from collections.abc import Iterator
@@ -65,6 +67,30 @@ class NetworkGuard:
             raise NetworkIsOff(f"A test called {address[0]!r}; only loopback is on.") from None
         if not any(host in network for network in self.allowed):
             raise NetworkIsOff(f"A test called {host}; only loopback is on.")
+
+
+MEMORY = Path("/dev/shm")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _agents_of_this_run_keep_their_memory_apart() -> Iterator[None]:
+    """Agents leave their files in memory to the next agent of the same folder, on purpose; those of tests have none.
+
+    So a run has a folder of its own there, which goes with it, or with the next run where it was killed.
+    """
+    if not (MEMORY.is_dir() and os.access(MEMORY, os.W_OK)):
+        yield
+        return
+    for folder in MEMORY.glob("gytest-*"):
+        if not Path(f"/proc/{folder.name.partition('-')[2]}").exists():
+            shutil.rmtree(folder, ignore_errors=True)
+    own = MEMORY / f"gytest-{os.getpid()}"
+    own.mkdir(mode=0o711, exist_ok=True)
+    own.chmod(0o711)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RUNTIME_DIRECTORY", str(own))
+        yield
+    shutil.rmtree(own, ignore_errors=True)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -25,6 +25,7 @@ import pytest
 
 from agents import protocol
 from agents.node.private_files import folder_in_memory
+from tests.engine_evidence import write_evidence
 from tests.engines import IMAGE, Dockerd, private_dockerd, why_no_dockerd
 from tests.fakes.control_plane import FakeControlPlane
 from tests.fakes.nvml import FakeNvml, build, why_no_compiler
@@ -32,6 +33,8 @@ from tests.node.conftest import Agent, until
 
 pytestmark = [pytest.mark.slow, pytest.mark.engine, pytest.mark.root, pytest.mark.timeout(3600)]
 ORPHAN_S = 60
+# A dockerd that was begun, and killed and begun again meanwhile, answers for a moment within this, or never will.
+AWAY_S = 90
 # A second that both sides tell of may differ by as long as an agent can be dead or starting.
 OUTAGE_S = 15
 SMI = '#!/bin/sh\necho "GPU 0: Fake (UUID: $TEST_DEVICE)"\n'
@@ -56,6 +59,7 @@ class Host:
     able_s: float = 0.0
     looked_s: float = field(default_factory=time.monotonic)
     was_able: bool = True
+    able_at_s: float = field(default_factory=time.monotonic)
 
     def start_engine(self) -> None:
         if self.engine is not None:
@@ -68,6 +72,12 @@ class Host:
         if is_able and self.was_able:
             self.able_s += now - self.looked_s
         self.was_able, self.looked_s = is_able, now
+        if is_able:
+            self.able_at_s = now
+        away_s = now - self.able_at_s
+        if self.engine is not None and away_s > AWAY_S:
+            evidence = write_evidence(self.engine, self.agent.folder.parent / "engine-evidence.txt")
+            raise AssertionError(f"the engine stays away for {away_s:.0f} s: {evidence}")
 
     def probe_pids(self) -> list[int]:
         """Return the probe processes of the agent."""
@@ -232,6 +242,7 @@ def _settle(hosts: list[Host]) -> None:
     while True:
         for host in hosts:
             host.start_engine()  # as its own keeper would, if it could not start after a death
+            host.look()
             for device, key in list(host.wanted.items()):
                 if host.plane.step(key) == "exited":
                     _unwant(host, device)
