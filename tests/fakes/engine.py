@@ -21,6 +21,7 @@ class FakeEngine:
         self.answers: dict[str, Callable[[Handler], None]] = {
             "GET /version": json_answer({"Version": "1", "ApiVersion": "1.41", "Components": []}),
             "GET /info": json_answer({}),
+            "GET /networks": json_answer([]),
         }
         engine = self
 

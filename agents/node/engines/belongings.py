@@ -8,6 +8,7 @@ restarts on the same host.
 import contextlib
 import hashlib
 import io
+import itertools
 import json
 import tarfile
 from dataclasses import replace
@@ -25,11 +26,13 @@ from agents.node.engines import (
     Plan,
     VolumeMount,
     refusals,
+    subnets,
 )
 from agents.node.engines.unix_http import Refusal
 
 SCRATCH_INSIDE = "/scratch"
 SIZES_TIMEOUT_S = 120.0
+SUBNETS_TRIED = 4
 MIB = 1024 * 1024
 
 
@@ -53,7 +56,10 @@ class Belongings:
         raise NotImplementedError
 
     def make_network(self, plan: Plan) -> None:
-        """Make the container's own network, named as the container; one that is there is used."""
+        """Make the container's own network, named as the container; one that is there is used.
+
+        Its addresses are ours to choose (agents.node.engines.subnets); where the engine takes none of them, it chooses.
+        """
         labels = {name: plan.labels[name] for name in (LABEL_HOST, LABEL_LEASE) if name in plan.labels}
         body = {
             "Name": plan.name,
@@ -62,11 +68,18 @@ class Belongings:
             "Labels": labels,
             "Options": {"com.docker.network.bridge.name": bridge_of(plan.name)},
         }
-        try:
-            self._call("POST", "/networks/create", body=body)
-        except Refusal as refusal:
-            if refusal.status != 409:
+        taken = [*subnets.of_engine(self._call("GET", "/networks") or ()), *subnets.of_machine()]
+        chosen = itertools.islice(subnets.free(plan.name, taken), SUBNETS_TRIED)
+        for addresses in [*({"IPAM": subnets.configuration(subnet)} for subnet in chosen), {}]:
+            try:
+                self._call("POST", "/networks/create", body={**body, **addresses})
+            except Refusal as refusal:
+                if refusal.status == 409:
+                    return
+                if addresses and "overlap" in str(refusal).lower():
+                    continue  # of another one that was made meanwhile
                 raise EngineError("engine_error", f"no network could be made: {refusal}") from None
+            return
 
     def networks(self, host: str) -> list[str]:
         filters = json.dumps({"label": [f"{LABEL_HOST}={host}"]})
