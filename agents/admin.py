@@ -21,9 +21,12 @@ from agents.models import (
     Workload,
 )
 from agents.operator_pages import ReadOnly, act_with_reason, actor
+from agents.release_admin import AgentReleaseAdmin, AgentUpgradeAdmin
 from apikit import clock
 
 __all__ = [
+    "AgentReleaseAdmin",
+    "AgentUpgradeAdmin",
     "ExecutionAdmin",
     "HandoverAdmin",
     "MachineAccessAdmin",

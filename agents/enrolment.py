@@ -226,7 +226,10 @@ def _fingerprint(sent: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _answer(host: Host) -> EnrolAnswer:
-    return EnrolAnswer(host=host.public_id, key=host.key_id, control_keys=signing.control_keys())
+    return EnrolAnswer(
+        host=host.public_id, key=host.key_id, control_keys=signing.control_keys(),
+        release_key=settings.AGENT_RELEASE_KEY,
+    )  # fmt: skip
 
 
 def _hash(token: str) -> str:

@@ -20,11 +20,14 @@ from agents.records import (
     SelfTest,
     Sweep,
 )
+from agents.release_records import AgentRelease, AgentUpgrade
 from audit import ids
 from catalogue.models import GpuModel, Zone
 from tenants.models import Organization
 
 __all__ = [
+    "AgentRelease",
+    "AgentUpgrade",
     "Alarm",
     "CapacityChange",
     "CleaningRecord",

@@ -193,6 +193,9 @@ class EnrolAnswer(Message):
     host: str = _of(str)  # public id, host_...
     key: str = _of(str)  # id of the key just registered
     control_keys: list[str] = _of(list)  # Ed25519 public keys, hex: the answer's signature is one of them
+    release_key: str = _of(str, default="")  # Ed25519 public key, hex: the root of what signs releases of the agent
+
+    LATER = frozenset({"release_key"})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -394,6 +397,10 @@ class SyncAnswer(Message):
 # in words. `host_figures` {disk_write_mib_per_s, disk_read_mib_per_s, control_connect_us} are the machine's own, also
 # where its GPUs are simulated. Level L0 asks for no figures. Checks of the agent's own: engine, disk, clock,
 # foreign_processes, driver.
+#
+# An upgrade: the wish {verb "upgrade", id, version, release}; release as agents.release_text has it. Its wheel stands
+# at /agent/v1/releases/SHA256. Told of it are upgrade_begun {version}, then upgraded {version} or upgrade_failed
+# {version}, the last also by the agent that goes on where the release did not prove itself.
 #
 # An exec: the wish {verb "exec", id, lease, member, epoch, argv [word], timeout_s, limit_bytes} is a tenant's command
 # in his ready workload, done once per id over all lives of the agent, and answered by an event {n, kind "exec", id,

@@ -29,6 +29,7 @@ from agents import (
     port_check,
     quiet,
     receipts,
+    releases,
     reports,
     silence,
     verification,
@@ -108,7 +109,8 @@ def answer(*, applied: Applied, hold_s: int, at: datetime) -> SyncAnswer:
 
     hold_s: how long the next request may be held; if not at all (0), the agent pauses between requests.
     """
-    host = Host.objects.select_for_update(no_key=True).only("id", "generation", "state").get(pk=applied.host_id)
+    rows = releases.with_open(Host.objects.select_for_update(no_key=True), at=at)
+    host = rows.only("id", "generation", "state").get(pk=applied.host_id)
     ours = Workload.objects.filter(host=host, wanted=True, gone_at__isnull=True, kind=Workload.Kind.CONTAINER)
     wanted = list(ours.order_by("reference", "member"))
     if not wanted:
@@ -117,6 +119,7 @@ def answer(*, applied: Applied, hold_s: int, at: datetime) -> SyncAnswer:
     _renew(wanted, valid, at=at)
     Host.objects.filter(pk=host.pk).update(last_answered_at=at)
     asked = [] if wanted else port_check.wishes(host, at=at)  # of idle hosts alone
+    asked += releases.wishes(host, at=at) if host.is_to_upgrade else []
     unchanged = applied.have_generation == host.generation
     return SyncAnswer(
         generation=host.generation,
@@ -287,6 +290,8 @@ def _take_events(host: Host, request: SyncRequest, *, at: datetime) -> int:
             executions.answered(host, event, at=at)
         elif kind == "volume_gone":
             volumes.dropped(host, event, at=at)
+        elif kind in ("upgraded", "upgrade_failed"):
+            releases.answered(host, event, at=at)
         elif kind == "listen":
             port_check.answered(host, event, at=at)
     return highest

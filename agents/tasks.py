@@ -10,6 +10,7 @@ from agents import (
     maintenance,
     measurements,
     port_check,
+    releases,
     score,
     silence,
     verification,
@@ -46,6 +47,11 @@ def challenge_hosts(**_: object) -> None:
 @shared_task(name="agents.check_ports")  # type: ignore[untyped-decorator]
 def check_ports(**_: object) -> None:
     port_check.tick(now=clock.now)
+
+
+@shared_task(name="agents.roll_out_releases")  # type: ignore[untyped-decorator]
+def roll_out_releases(**_: object) -> None:
+    releases.tick(at=clock.now())
 
 
 @shared_task(name="agents.hand_over_machines")  # type: ignore[untyped-decorator]

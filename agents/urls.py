@@ -2,7 +2,7 @@
 
 from django.urls import URLPattern, URLResolver, path
 
-from agents import api, hosts_api
+from agents import api, hosts_api, release_door
 
 urlpatterns: list[URLPattern | URLResolver] = [
     path("hosts", hosts_api.HostCollection.as_view(), name="host_list"),
@@ -23,4 +23,5 @@ urlpatterns: list[URLPattern | URLResolver] = [
 agent_urlpatterns: list[URLPattern | URLResolver] = [
     path("enrol", api.enrol, name="agent-enrol"),
     path("sync", api.sync, name="agent-sync"),
+    path("releases/<str:sha256>", release_door.wheel, name="agent-release"),
 ]

@@ -5,6 +5,7 @@ import os
 import shutil
 import signal
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -23,12 +24,15 @@ from agents.node.kernel_log import KernelLog, Sighting, same_address
 from agents.node.private_files import NoMemoryFolder, PrivateFiles, folder_in_memory
 from agents.node.receipts import Receipts
 from agents.node.reconciler import Reconciler
+from agents.node.slots import RESTART, SLOT_VARIABLE, Slots
 from agents.node.syncing import AGENT_VERSION, Syncing, Ticking, said
+from agents.node.trial import Trial
 from agents.node.wire import NoContact, Refused, Wire
 from agents.node.wishes import Wishes
 
 DOCUMENT_FOR_S = 60.0
 PURGE_GRACE_S = 2
+IDLE_WITHIN_S = 60.0  # what is being pulled or started may come to its end before a restart, which would begin anew
 DISK_PRESSURE_PART = 20  # less than a twentieth of the disk free
 
 
@@ -96,6 +100,7 @@ def enrol(folder: StateFolder, *, server: str, token: str, settings: dict[str, A
     finally:
         driver.close()
     identity.host, identity.key, identity.control_keys = answer.host, answer.key, list(answer.control_keys)
+    identity.release_key = answer.release_key
     folder.save_identity(identity)
     folder.save_settings(settings)
     return identity
@@ -137,7 +142,7 @@ class Daemon:
     """The running agent. `run` returns after `end` (or SIGTERM): containers run on, and the next agent adopts them."""
 
     def __init__(self, folder: StateFolder, identity: Identity, settings: dict[str, Any]) -> None:
-        self._folder, self._settings, self._server = folder, settings, identity.server
+        self._folder, self._settings, self._identity = folder, settings, identity
         self._told, self._work = Bell(), Bell()
         self._journal = Journal(folder.path / "journal.sqlite")
         self._driver = make_driver(settings, folder, identity, on_change=self._told.ring)
@@ -160,6 +165,7 @@ class Daemon:
         self._ticking = Ticking(self._reconciler, self._work, said)
         self._wire = Wire(identity.server)
         self._kernel_log = KernelLog(self._xid, path=Path(settings.get("kernel_log") or KMSG))
+        self._slots, self.exit_status = Slots(folder.path), 0
         self._wishes = Wishes(
             reconciler=self._reconciler,
             driver=self._driver,
@@ -167,6 +173,7 @@ class Daemon:
             conditions=self._conditions,
             diagnose=self._diagnose,
             host_figures=self._host_figures,
+            upgrade=self._upgrade,
         )
         self._syncing = Syncing(
             folder=folder,
@@ -192,11 +199,14 @@ class Daemon:
                 signal.signal(number, lambda *_: self.end())
             faulthandler.register(signal.SIGUSR1)  # kill -USR1 shows where every thread is
         self._reconciler.event("agent_started", f"version {AGENT_VERSION}")
+        for failure in self._slots.untold():
+            self._reconciler.event("upgrade_failed", failure["reason"], version=failure["version"])
         self._reconciler.recover()
         self._engine.watch(self._reconciler.look_again)
         self._kernel_log.start()
         ticking = threading.Thread(target=self._ticking.run, name="reconciler", daemon=True)
         ticking.start()
+        self._begin_trial()
         watchdog.tell("READY=1")
         try:
             self._syncing.run()
@@ -211,6 +221,35 @@ class Daemon:
 
     def end(self) -> None:
         self._syncing.end()
+
+    def _upgrade(self, wish: dict[str, Any]) -> None:
+        from agents.node.upgrading import Upgrading
+
+        Upgrading(
+            slots=self._slots, identity=self._identity, own=AGENT_VERSION, event=self._reconciler.event,
+            restart=self.restart,
+        ).take(wish)  # fmt: skip
+
+    def restart(self) -> None:
+        """End, to be started again as another release; what is on its way comes to its end first, for a while."""
+        deadline_s = clocks.boot_s() + IDLE_WITHIN_S
+        while not self._reconciler.idle() and clocks.boot_s() < deadline_s:
+            time.sleep(0.2)
+        self.exit_status = RESTART
+        self.end()
+
+    def _begin_trial(self) -> None:
+        """A release proves itself: it was heard, and its engine's list was seen."""
+        on_trial = self._slots.on_trial()
+        if on_trial is None or os.environ.get(SLOT_VARIABLE) != on_trial.slot:
+            return
+
+        def is_well() -> bool:
+            return self._syncing.heard and self._reconciler.observing.containers is not None
+
+        Trial(
+            slots=self._slots, own=AGENT_VERSION, is_well=is_well, event=self._reconciler.event, restart=self.restart
+        ).begin(on_trial)
 
     def _xid(self, sighting: Sighting, line: str) -> None:
         """Take in an Xid of the kernel log: the device is found by its address in the last good inventory."""
@@ -246,7 +285,7 @@ class Daemon:
         return ["disk_pressure"] if disk.free < disk.total // DISK_PRESSURE_PART else []
 
     def _host_figures(self) -> dict[str, int]:
-        return host_figures.figures(folder=self._folder.path, server=self._server)
+        return host_figures.figures(folder=self._folder.path, server=self._identity.server)
 
     def _diagnose(self) -> dict[str, Any]:
         from agents.node import doctor

@@ -35,6 +35,7 @@ class Identity:
     host: str = ""
     key: str = ""
     control_keys: list[str] = field(default_factory=list)
+    release_key: str = ""  # pinned at enrolment: the root of what signs releases of the agent; "": it takes none
 
     @property
     def enrolled(self) -> bool:

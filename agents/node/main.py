@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from agents.node import slots
 from agents.node.daemon import Daemon, NotEnrolled, enrol, purge
 from agents.node.engines import EngineError
 from agents.node.identity import Identity, StateError, StateFolder
@@ -128,6 +129,7 @@ def _enrolled(options: argparse.Namespace, folder: StateFolder, settings: dict[s
 
 
 def _run(options: argparse.Namespace) -> int:
+    slots.go_on(options.state_dir, installed=AGENT_VERSION)
     folder = StateFolder(options.state_dir)
     folder.hold()
     settings = _settings(options, folder)
@@ -140,8 +142,9 @@ def _run(options: argparse.Namespace) -> int:
     said(f"gpuyard-agent {AGENT_VERSION} runs as {identity.host} for {identity.server}")
     if settings.get("driver") == "sim":
         said(f"its GPUs are simulated: {', '.join(settings['sim'])}")
-    Daemon(folder, identity, settings).run()
-    return 0
+    daemon = Daemon(folder, identity, settings)
+    daemon.run()
+    return daemon.exit_status
 
 
 def _purge(options: argparse.Namespace) -> int:

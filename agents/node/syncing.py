@@ -65,6 +65,11 @@ class Syncing:
         self._heard = False
         self._ended = threading.Event()
 
+    @property
+    def heard(self) -> bool:
+        """Return whether this process had an answer that it may believe."""
+        return self._heard
+
     def end(self) -> None:
         """Let `run` return; a held request is left."""
         self._ended.set()

@@ -19,6 +19,7 @@ from agents.node.identity import Identity, is_signed_by
 SYNC_PATH = "/agent/v1/sync"
 ENROL_PATH = "/agent/v1/enrol"
 CONNECT_TIMEOUT_S = 10
+FETCH_TIMEOUT_S = 60
 # A request this young is not abandoned: the server is still reading it, and a burst of changes must not starve it.
 LEAVE_AFTER_S = 0.1
 MAX_ANSWER_BYTES = 8 * 1024 * 1024
@@ -108,6 +109,22 @@ class Wire:
         except ValueError as fault:
             raise NoContact(f"the answer cannot be read: {fault}") from None
         return read
+
+    def fetch(self, path: str, *, most: int) -> bytes:
+        """Return what stands at a path, up to `most` bytes: the caller knows its hash. Raises Refused or NoContact."""
+        connection = self._connect()
+        connection.timeout = FETCH_TIMEOUT_S
+        try:
+            connection.request("GET", self._prefix + path)
+            response = connection.getresponse()
+            body = response.read(most + 1)
+        except (OSError, http.client.HTTPException) as fault:
+            raise NoContact(f"{self._host}: {fault or type(fault).__name__}") from None
+        finally:
+            connection.close()
+        if response.status != 200:
+            raise Refused(response.status, _problem(body))
+        return body
 
     def learn_time(self, server_time: str) -> None:
         """Keep the distance to the server's clock; the machine's own clock is never set. Bad text changes nothing."""

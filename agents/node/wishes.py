@@ -28,9 +28,11 @@ class Wishes:
         conditions: Callable[[], list[str]],
         diagnose: Callable[[], dict[str, Any]],
         host_figures: Callable[[], dict[str, int]],
+        upgrade: Callable[[dict[str, Any]], None],
     ) -> None:
         self._reconciler, self._driver, self._engine = reconciler, driver, engine
         self._conditions, self._diagnose, self._host_figures = conditions, diagnose, host_figures
+        self._upgrade = upgrade
         self._done: dict[str, None] = {}
 
     def take(self, wish: dict[str, Any]) -> None:
@@ -51,6 +53,8 @@ class Wishes:
             self._reconciler.event("exec", "", **exec_wish.run(self._reconciler, wish))
         elif verb == "listen":
             self._listen(wish)
+        elif verb == "upgrade":
+            self._upgrade(wish)
         elif verb == "diagnose":
             self._reconciler.event("diagnosis", "", id=wish.get("id"), **self._diagnose())
         else:

@@ -21,6 +21,7 @@ LOOPS: dict[str, float] = {  # task name -> seconds between ticks
     "agents.sweep_silence": 1.0,
     "agents.forget_old": 60.0,
     "agents.challenge_hosts": 60.0,
+    "agents.roll_out_releases": 30.0,  # of the agent, to those hosts whose turn it is
     "agents.check_ports": 10.0,  # can tenants reach what hosts publish?
     "agents.hand_over_machines": 2.0,  # whole machines, over SSH
     "agents.look_at_machines": 5.0,  # does each still let its tenant in?

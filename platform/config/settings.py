@@ -159,6 +159,7 @@ RATE_LIMITS: dict[str, tuple[int, int]] = {
 DOORS_WITHOUT_POLICY: list[str] = [
     "api/v1/openapi.json", "api/v1/docs",
     "agent/v1/enrol", "agent/v1/sync",
+    "agent/v1/releases/<str:sha256>",  # signed, and named by its hash
     "api/v1/market/prices", "api/v1/market/history", "api/v1/market/receipt-keys",  # public
     "payments/<str:provider>/events",  # the provider's signature is the key
 ]  # fmt: skip
@@ -271,6 +272,9 @@ ALLOW_SIMULATED = env.flag("ALLOW_SIMULATED", default=DEBUG)
 CONTROL_SIGNING_KEY = env.hex_key(
     "CONTROL_SIGNING_KEY", sha256(f"control|{SECRET_KEY}".encode()).hexdigest() if DEBUG else None
 )
+# The public half of the Ed25519 key that lies offline and certifies who signs releases of the agent; hosts pin it when
+# they enrol. Empty: hosts take no releases from here, and their owners update the package.
+AGENT_RELEASE_KEY = env.text("AGENT_RELEASE_KEY", "")
 # How a whole machine is rebooted when it was given back, before anybody else has it; empty: it is not. A simulated one
 # never is.
 BARE_METAL_REBOOT = env.text("BARE_METAL_REBOOT", "systemctl reboot")

@@ -37,6 +37,7 @@ class FakeAgent:
     host: str = ""
     key_id: str = ""
     control_keys: list[str] = field(default_factory=list)
+    release_key: str = ""
     boot_no: int = 1
     seq: int = 0
     instance: str = "instance-1"
@@ -83,6 +84,7 @@ class FakeAgent:
         if response.status_code == 201:
             answer = response.json()
             self.host, self.key_id, self.control_keys = answer["host"], answer["key"], answer["control_keys"]
+            self.release_key = answer.get("release_key", "")
         return response
 
     def body(self, **changes: Any) -> dict[str, Any]:

@@ -39,6 +39,8 @@ class FakeControlPlane:
         self.scratch: list[str] = []
         self.drop_volumes: list[str] = []
         self.wishes: list[dict[str, Any]] = []
+        self.release_key = ""
+        self.wheels: dict[str, bytes] = {}  # by their hashes
         self.silent = False
         self.clock_offset = timedelta()
         self.highest = (0, 0)
@@ -59,6 +61,10 @@ class FakeControlPlane:
 
             def do_POST(self) -> None:
                 plane._answer(self)
+
+            def do_GET(self) -> None:
+                wheel = plane.wheels.get(self.path.removeprefix("/agent/v1/releases/"))
+                _send(self, 404 if wheel is None else 200, wheel or b"{}", "")
 
             def log_message(self, *_: Any) -> None:
                 return
@@ -176,7 +182,7 @@ class FakeControlPlane:
             return
         self.token, self.enrolled, self.highest = None, request, (0, 0)
         keys = [bytes(self.key.verify_key).hex()]
-        answer = protocol.EnrolAnswer(host=HOST, key="key_1", control_keys=keys)
+        answer = protocol.EnrolAnswer(host=HOST, key="key_1", control_keys=keys, release_key=self.release_key)
         _send(handler, 201, json.dumps(answer.to_json()).encode(), "")
 
     def _sync(self, handler: BaseHTTPRequestHandler, body: bytes) -> None:
