@@ -20,6 +20,7 @@ from tests.factories import (
     end_and_clean,
     hear,
     make_active_lease,
+    make_gpu_model,
     make_host,
     make_lease,
     make_tenant,
@@ -80,6 +81,56 @@ def test_an_estimate_rests_on_past_leases_and_says_so() -> None:
     with pytest.raises(planning.NoCapacity) as refused:
         planning.request_now(organization=make_tenant(), wanted=small, at=after(40_130), created_by="t")
     assert refused.value.facts["eta"]["certainty"] in {"estimated", "unknown"}
+
+
+def test_gpus_that_come_free_one_here_and_one_there_are_no_room_for_several_on_one_machine() -> None:
+    scattered = [survival.Machine(free=1, ends=[(10, 1), (90, 2)]), survival.Machine(ends=[(20, 2), (60, 2)])]
+
+    assert survival.machines_at_s(scattered, count=1, nodes=1, now_s=5) == 5
+    assert survival.machines_at_s(scattered, count=2, nodes=2, now_s=5) == 20
+    assert survival.machines_at_s(scattered, count=4, nodes=1, now_s=5) == 60
+    assert survival.machines_at_s(scattered, count=4, nodes=2, now_s=5) == 90
+    assert survival.machines_at_s(scattered, count=5, nodes=1, now_s=5) is None
+
+
+def test_what_no_machine_has_room_for_is_not_said_to_start_when_as_many_gpus_are_free_on_several() -> None:
+    make_host(gpus=4)
+    make_host(gpus=4)
+    price()
+    tenant = make_tenant(gpu_quota=1000, micros=10**12)
+    ran_for(tenant, minutes=[10, 20, 30, 40, 50])
+    for _ in range(4):
+        make_active_lease(tenant, "A100_80G x2", at=after(40_000))
+    large = make_lease(tenant, "A100_80G x8", at=after(40_100))
+
+    place(at=after(40_120))
+
+    large.refresh_from_db()
+    assert large.eta == {"at": None, "certainty": "unknown"}
+
+
+def test_a_request_for_any_gpu_of_some_memory_starts_with_the_first_kind_that_fits() -> None:
+    make_gpu_model("RTX_4090", memory_gib=24)
+    make_host(gpus=1)
+    make_host(gpus=1, model="RTX_4090")
+    price()
+    price("RTX_4090")
+    tenant = make_tenant(gpu_quota=1000, micros=10**12)
+    ran_for(tenant, minutes=[10, 20, 30, 40, 50])
+    make_active_lease(tenant, "A100_80G", at=after(40_000))
+    make_active_lease(tenant, "RTX_4090", at=after(40_000))
+    large, small, second = (
+        make_lease(tenant, text, at=after(40_100)) for text in ("any:70G+", "any:20G..30G", "any:20G+")
+    )
+
+    place(at=after(40_120))
+
+    for lease in (large, small, second):
+        lease.refresh_from_db()
+    basis = "median of 5 past leases"
+    assert large.eta == {"at": "2027-03-01T23:40:00Z", "certainty": "estimated", "basis": basis}
+    assert small.eta == {"at": None, "certainty": "unknown"}  # no RTX_4090 has ever ended
+    assert second.eta == {"at": None, "certainty": "unknown"}  # it is after both, and each has one GPU
 
 
 def test_too_few_past_leases_say_nothing() -> None:
