@@ -159,7 +159,9 @@ def _purge(options: argparse.Namespace) -> int:
 def _doctor(options: argparse.Namespace) -> int:
     from agents.node import doctor
 
-    return doctor.main(options.state_dir, as_json=options.json)
+    given = {"driver": options.driver, "engine": options.engine, "engine_socket": options.engine_socket}
+    given = {name: value for name, value in given.items() if value is not None}
+    return doctor.main(options.state_dir, as_json=options.json, given=given)
 
 
 def _record(options: argparse.Namespace) -> int:

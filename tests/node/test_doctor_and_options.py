@@ -1,6 +1,7 @@
 """The command line of a host: what it takes, what it refuses, and what the doctor says."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -126,3 +127,65 @@ def test_the_doctor_reads_the_driver(
     found = doctor.examine(folder=None, settings={"engine": "process"}, enrolled=True)
 
     assert any(finding.level == "bad" and finding.check == check and words in finding.mend for finding in found), found
+
+
+def _doctor_as_json(state: Path, *options: str, **environment: str) -> dict[str, dict[str, str]]:
+    """Return the bad findings by what was looked at."""
+    done = subprocess.run(
+        [sys.executable, "-m", "agents.node.main", "doctor", "--json", "--state-dir", str(state), *options],
+        cwd=ROOT, capture_output=True, text=True, timeout=60, check=False, env={**os.environ, **environment},
+    )  # fmt: skip
+    return {row["check"]: row for row in json.loads(done.stdout)["findings"] if row["level"] == "bad"}
+
+
+def test_a_damaged_state_is_a_finding_like_any_other(tmp_path: Path) -> None:
+    StateFolder(tmp_path / "s")
+    (tmp_path / "s" / "identity.json").write_text("{")
+
+    bad = _doctor_as_json(tmp_path / "s")
+
+    assert "identity.json is damaged" in bad["state"]["text"]
+    assert bad["state"]["mend"] == "move the folder away, and enrol this machine again"
+    assert "enrolment" not in bad
+
+
+def test_an_enrolled_machine_whose_agent_does_not_run_is_told_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = StateFolder(tmp_path / "s")
+    identity = folder.fresh_identity(server="http://127.0.0.1:1")
+    identity.host = "host_1"
+    folder.save_identity(identity)
+    running: list[list[str]] = [["/usr/bin/python3", "/opt/gpuyard/agent/bin/gpuyard-agent", "doctor"]]
+    monkeypatch.setattr("agents.node.doctor_engine._commands", lambda: running)
+
+    def agent() -> str:
+        found = doctor.look(folder.path, given={"engine": "process", "driver": "sim", "sim": ["A100_80G"]})
+        return next(finding.level for finding in found if finding.check == "agent")
+
+    assert agent() == "bad"
+    running.append(["/usr/bin/python3", "/opt/gpuyard/agent/bin/gpuyard-agent", "run", "--state-dir", "x"])
+    assert agent() == "good"
+    running[-1] = ["/usr/bin/python3", "-P", "-m", "agents.node.main", "run", "--state-dir"]
+    assert agent() == "good"
+
+
+@pytest.mark.parametrize("driver", ["amd", "ascend"])
+def test_the_driver_of_another_make_is_looked_at_and_not_nvidia_s(driver: str, tmp_path: Path) -> None:
+    bad = _doctor_as_json(tmp_path / "none", "--driver", driver)
+    assert driver in bad["driver"]["text"].lower()
+    assert "NVIDIA" not in str(bad)
+
+
+def test_a_docker_that_ends_over_a_network_that_was_half_removed_is_told_apart(tmp_path: Path) -> None:
+    words = "panic: runtime error\ngithub.com/docker/libnetwork.(*controller).reservePools(0x55)"
+    (tmp_path / "journalctl").write_text(f"#!/bin/sh\ncat <<'E'\n{words}\nE\n")
+    (tmp_path / "journalctl").chmod(0o755)
+    options = ("--engine-socket", str(tmp_path / "no.sock"))
+
+    said = _doctor_as_json(tmp_path / "none", *options, PATH=f"{tmp_path}:{os.environ['PATH']}")["engine"]
+    without = _doctor_as_json(tmp_path / "none", *options)["engine"]
+
+    assert "half removed" in said["text"]
+    assert "local-kv.db" in said["mend"]
+    assert "no container engine listens" in without["text"]
