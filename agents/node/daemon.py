@@ -94,7 +94,8 @@ def enrol(folder: StateFolder, *, server: str, token: str, settings: dict[str, A
         )
         answer = Wire(server).enrol(request)
     except Refused as refused:
-        raise NotEnrolled(f"the control plane refused the token: {refused}") from None
+        detail = refused.problem.get("detail") or refused
+        raise NotEnrolled(f"the control plane did not take this machine: {detail}") from None
     except (NoContact, ValueError) as fault:
         raise NotEnrolled(f"the control plane at {server} cannot be reached: {fault}") from None
     finally:
