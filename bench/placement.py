@@ -45,6 +45,7 @@ CONDITIONS = {
     " time, so whatever else runs lowers it",
 }
 PARTS = ("runs", "speed", "durable")
+DURABLE = ("durable_leases_per_s", "durable", "durable_mixed_leases_per_s", "durable_mixed")
 SMALL = ("--hosts", "60", "--leases", "120")  # of the database, with --quick
 
 
@@ -116,12 +117,15 @@ def speed(options: argparse.Namespace) -> dict[str, Any]:
 
 def durable(written: Path, *, quick: bool) -> str:
     """Measure durable leases per second by the script beside this one, which adds them to the JSON; or say why not."""
-    command = [sys.executable, str(ROOT / "bench/placement_durable.py"), "--out", str(written), *(SMALL * quick)]
-    try:
-        done = subprocess.run(command, timeout=900, capture_output=True, text=True)
-    except subprocess.TimeoutExpired:
-        return "not measured: bench/placement_durable.py took more than 15 minutes"
-    return "" if done.returncode == 0 else f"not measured: bench/placement_durable.py failed: {done.stderr[-300:]}"
+    for load in ("plain", "mixed"):
+        command = [sys.executable, str(ROOT / "bench/placement_durable.py"), "--load", load, "--out", str(written)]
+        try:
+            done = subprocess.run([*command, *(SMALL * quick)], timeout=900, capture_output=True, text=True)
+        except subprocess.TimeoutExpired:
+            return "not measured: bench/placement_durable.py took more than 15 minutes"
+        if done.returncode != 0:
+            return f"not measured: bench/placement_durable.py failed: {done.stderr[-300:]}"
+    return ""
 
 
 def read(written: Path) -> dict[str, Any]:
@@ -164,7 +168,7 @@ def main() -> int:
         options.cpu_minutes = -1.0  # what is remembered, and no run more
     if "runs" in parts or not written.exists():
         done = runs(options, QUICK if options.quick else Plan())
-        kept = ("decisions_per_s", "p99_ms", "speed", "speed_conditions", "durable_leases_per_s", "durable")
+        kept = ("decisions_per_s", "p99_ms", "speed", "speed_conditions", *DURABLE)
         write(written, {name: value for name, value in read(written).items() if name in kept} | done)
     if "speed" in parts:
         write(written, read(written) | speed(options))

@@ -80,6 +80,10 @@ def _rest(result: dict[str, Any]) -> list[str]:
     if leases is not None:
         size = f"{how['gpus']} GPUs, {how['placed']} leases, {how['cpus']} cores; {_when(how)}"
         rows.append(f"{'':24s}{size}")
+    if mixed := result.get("durable_mixed_leases_per_s"):
+        how = result["durable_mixed"]
+        rows.append(f"{'the same, mixed asks':24s}{mixed}")
+        rows.append(f"{'':24s}{how['engine_decisions']} decisions for {how['placed']} leases; {_when(how)}")
     rows.append("one policy              " + "  ".join(f"{k} {v:.3f}" for k, v in result["one_policy"].items()))
     return rows
 
