@@ -17,7 +17,7 @@ from django.http import HttpRequest, HttpResponse
 from django.views.decorators.csrf import csrf_exempt
 from django.views.decorators.http import require_POST
 
-from agents import enrolment, quiet, signing, waiting
+from agents import enrolment, quiet, signing, sync_answers, waiting
 from agents import sync as syncing
 from agents.protocol import SIGNATURE_HEADER, EnrolRequest, ProtocolError, SyncAnswer, SyncRequest
 from apikit import clock
@@ -136,7 +136,7 @@ def _asked(caller: signing.Caller, body: bytes) -> SyncRequest:
 def answer(request: HttpRequest, applied: syncing.Applied, hold_s: int) -> HttpResponse:
     """Return the signed answer as of now. hold_s: how long the next request may be held; 0: nothing can be held."""
     try:
-        told = syncing.answer(applied=applied, hold_s=hold_s, at=clock.now())
+        told = sync_answers.answer(applied=applied, hold_s=hold_s, at=clock.now())
     except Exception as fault:
         return _signed(refusal(request, fault), applied.host, applied.boot_no, applied.seq)
     return _answered(applied, told)
@@ -144,7 +144,7 @@ def answer(request: HttpRequest, applied: syncing.Applied, hold_s: int) -> HttpR
 
 def answer_unmoved(applied: syncing.Applied, hold_s: int) -> HttpResponse:
     """Return the signed answer to a quiet sync after whose hold nothing has moved: no question to the database."""
-    return _answered(applied, syncing.nothing_new(applied, hold_s=hold_s))
+    return _answered(applied, sync_answers.nothing_new(applied, hold_s=hold_s))
 
 
 def _answered(applied: syncing.Applied, told: SyncAnswer) -> HttpResponse:

@@ -4,7 +4,7 @@ from django.contrib import admin
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse
 
-from agents import machine_access, machines, ssh
+from agents import machine_access, machines_back, ssh
 from agents.machine_records import Handover, MachineAccess, Maintenance
 from agents.operator_pages import ReadOnly, act_with_reason, actor
 from apikit import clock
@@ -71,7 +71,7 @@ class HandoverAdmin(ReadOnly):
         return act_with_reason(
             self, request, rows, action="settle", title="Settle machines",
             explanation="You have looked at it yourself. Its devices are free then; its host is verified anew.",
-            act=lambda row, reason: machines.settle(handover_id=row.pk, reason=reason, by=actor(request), at=at),
+            act=lambda row, reason: machines_back.settle(handover_id=row.pk, reason=reason, by=actor(request), at=at),
         )  # fmt: skip
 
 

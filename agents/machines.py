@@ -4,8 +4,8 @@ A whole machine is a Workload of the kind `machine`: nobody tells the agent of i
 (`hand_over`, a loop that claims what is due) and the agent, which stays, is the witness. It is *usable* from the second
 in which the first sync of its host was received after the handing over with all its GPUs well; each later sync says so
 again, and so do the control plane's own looks at its door (agents.machine_looks). It is *gone* only when the machine
-has passed everything: account and files away, no session left, nothing changed that the tenant had no right to,
-rebooted where that can be, and a self-test. Until then its devices stay bound.
+has passed everything (agents.machines_back): account and files away, no session left, nothing changed that the tenant
+had no right to, rebooted where that can be, and a self-test. Until then its devices stay bound.
 A machine that cannot be taken back is quarantined, and an operator settles it.
 """
 
@@ -15,33 +15,21 @@ from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID, uuid4
 
-from django.conf import settings
 from django.db import transaction
 from django.db.models import Q
 
-from agents import host_events, host_life, machine_access, machine_looks, machine_verbs, silence, ssh, verification
+from agents import handover_steps, host_life, machine_access, machine_looks, machine_verbs, machines_back, silence, ssh
 from agents.bootstrap import Machine
 from agents.machine_records import Handover, MachineAccess
-from agents.models import Device, Host, SelfTest, Workload
+from agents.models import Device, Host, Workload
 from apikit.clock import whole_second
 from apikit.errors import DomainError
-from audit import log as audit_log
 
 GIVE_TRIES = 3
-TAKE_WITHIN_S = 600  # then the host is quarantined; the tries go on
-REBOOT_WITHIN_S = 900
 CLAIM_S = 900  # longer than all steps of a take together may last
-LOOK_S = 5
-STEPS_KEPT = 60
-ACTOR = "system:machines"
 State = Handover.State
 
 log = logging.getLogger(__name__)
-
-
-class NotStuck(DomainError):
-    slug = "invalid-transition"
-    title = "The machine is not waiting for a person"
 
 
 def account_name(reference: str) -> str:
@@ -111,11 +99,11 @@ def _look_at(handover_id: int, token: UUID, now: Callable[[], datetime]) -> None
         if row.workload.wanted:
             _toward_given(row, now=now)
         elif row.state in {State.GIVING, State.GIVEN, State.TAKING, State.STUCK}:
-            _toward_clear(row, now=now)
+            machines_back.toward_clear(row, now=now)
         elif row.state == State.REBOOTING:
-            _await_reboot(row, at=at)
+            machines_back.await_reboot(row, at=at)
         elif row.state == State.TESTING:
-            _await_test(row, at=at)
+            machines_back.await_test(row, at=at)
     except Exception:
         log.exception("machine could not be looked at", extra={"handover": str(row)})
         Handover.objects.filter(pk=row.pk).update(check_at=at + timedelta(seconds=60))
@@ -125,7 +113,7 @@ def _look_at(handover_id: int, token: UUID, now: Callable[[], datetime]) -> None
 def _toward_given(row: Handover, *, now: Callable[[], datetime]) -> None:
     workload, at = row.workload, now()
     if row.state == State.GIVEN and row.given_until == workload.not_after and not row.refusals:
-        _again(row, at=at, after_s=LOOK_S)
+        handover_steps.again(row, at=at, after_s=handover_steps.LOOK_S)
         return
     if row.state not in {State.GIVING, State.GIVEN}:
         return  # it was given up once: the same epoch is never given again
@@ -162,154 +150,33 @@ def _given(row: Handover, outcome: machine_verbs.Outcome, *, until: datetime | N
     Handover.objects.filter(pk=row.pk).update(
         state=State.GIVEN, uid=outcome.uid, given_until=until, attempts=0, last_error="", let_in_at=at, refusals=0,
         shut_since=None, look_at=at + timedelta(seconds=machine_looks.EVERY_S),
-        steps=[*row.steps, *outcome.steps][-STEPS_KEPT:], check_at=at + timedelta(seconds=LOOK_S),
+        steps=[*row.steps, *outcome.steps][-handover_steps.KEPT:],
+        check_at=at + timedelta(seconds=handover_steps.LOOK_S),
         **({"given_at": at, "state_since": at} if first else {}),
     )  # fmt: skip
     if first:
         Workload.objects.filter(pk=row.workload_id, wanted=True).update(step="probing", detail="")
         facts = {"reference": row.workload.reference, "user": row.user}
-        _say(host, "host.machine_given", "", facts, at=at)
+        handover_steps.say(host, "host.machine_given", "", facts, at=at)
         Host.objects.filter(pk=host.pk).update(generation=host.generation + 1)  # ends the held sync: be heard at once
 
 
 def _not_given(row: Handover, fault: Exception, *, at: datetime) -> None:
     why = fault.detail if isinstance(fault, DomainError) else "The platform has no way into the machine."
-    _trouble(row, fault, why, at=at)
+    handover_steps.trouble(row, fault, why, at=at)
     attempts = row.attempts + 1
+    pause_s = handover_steps.LOOK_S * 2 ** min(attempts, 4)
     over = attempts >= GIVE_TRIES or not isinstance(fault, DomainError) or isinstance(fault, ssh.HostKeyChanged)
     Handover.objects.filter(pk=row.pk).update(
-        attempts=attempts, last_error=why[:300], check_at=at + timedelta(seconds=LOOK_S * 2 ** min(attempts, 4))
+        attempts=attempts,
+        last_error=why[:300],
+        check_at=at + timedelta(seconds=pause_s),
     )
     if over and row.state == State.GIVING:
         # The lease hears of it as of a container that could not start, and goes elsewhere.
         Workload.objects.filter(pk=row.workload_id).update(failure="machine_not_given", detail=why[:500])
         if isinstance(fault, ssh.Unreachable | ssh.NotLetIn | ssh.TookTooLong):
             machine_access.failed(host_id=row.workload.host_id, why=why, at=at)
-
-
-def _toward_clear(row: Handover, *, now: Callable[[], datetime]) -> None:
-    at = now()
-    if row.state in {State.GIVING, State.GIVEN}:
-        Handover.objects.filter(pk=row.pk).update(state=State.TAKING, state_since=at, attempts=0)
-        row.state, row.state_since, row.attempts = State.TAKING, at, 0
-    if row.began_at is None:
-        _back(row, at=at)  # nobody was ever on the machine for it
-        return
-    host = row.workload.host
-    gpus = tuple(row.workload.spec["devices"])
-    try:
-        access = MachineAccess.objects.get(host=host)
-        with machine_access.session(access) as session:
-            machine = Machine(session, None)
-            outcome = machine_verbs.take(
-                machine, user=row.user, uid=row.uid, gpus=gpus, simulated=host.simulated, at=at
-            )  # fmt: skip
-            if settings.BARE_METAL_REBOOT and not host.simulated:
-                machine.sudo(f"({settings.BARE_METAL_REBOOT}) >/dev/null 2>&1 &", within_s=20)
-    except (DomainError, MachineAccess.DoesNotExist) as fault:
-        _not_clear(row, fault, at=now())
-        return
-    _cleared(row, outcome, at=now())
-
-
-@transaction.atomic
-def _cleared(row: Handover, outcome: machine_verbs.Outcome, *, at: datetime) -> None:
-    host = host_life.lock(row.workload.host_id)
-    guarded, noted = machine_verbs.drift(row.baseline, outcome.facts)
-    reboots = bool(settings.BARE_METAL_REBOOT) and not host.simulated
-    state = State.STUCK if guarded else State.REBOOTING if reboots else State.TESTING
-    Handover.objects.filter(pk=row.pk).update(
-        state=state, state_since=at, cleared_at=at, drift=guarded + noted, attempts=0, last_error="",
-        boot_id=host.boot_id, steps=[*row.steps, *outcome.steps][-STEPS_KEPT:],
-        check_at=at + timedelta(seconds=86_400 if guarded else 1),
-    )  # fmt: skip
-    facts = {"reference": row.workload.reference, "user": row.user, "drift": guarded + noted}
-    _say(host, "host.machine_cleared", "", facts, at=at)
-    if guarded:
-        what = f"After {row.workload.reference} it was given back with other {', '.join(guarded)} than before."
-        host_life.quarantine(host_id=host.pk, reason=what, at=at)
-        host_events.raise_alarm(kind="machine_changed", subject=host.public_id, detail=what, at=at)
-
-
-def _not_clear(row: Handover, fault: Exception, *, at: datetime) -> None:
-    why = fault.detail if isinstance(fault, DomainError) else "The platform has no way into the machine."
-    _trouble(row, fault, why, at=at)
-    attempts = row.attempts + 1
-    pause_s = 300 if row.state == State.STUCK else min(LOOK_S * 2**attempts, 60)
-    Handover.objects.filter(pk=row.pk).update(
-        attempts=attempts, last_error=why[:300], check_at=at + timedelta(seconds=pause_s)
-    )
-    late = at - row.state_since >= timedelta(seconds=TAKE_WITHIN_S) or isinstance(fault, ssh.HostKeyChanged)
-    if late and row.state == State.TAKING:
-        _stuck(row, f"It could not be taken back from {row.workload.reference}: {why}", at=at)
-
-
-def _trouble(row: Handover, fault: Exception, why: str, *, at: datetime) -> None:
-    host_id = row.workload.host_id
-    if isinstance(fault, ssh.HostKeyChanged):
-        machine_access.key_changed(host_id=host_id, shown=fault.key, at=at)
-    host_events.record(host_id=host_id, kind="host.machine_trouble", detail=why, at=at)
-
-
-@transaction.atomic
-def _stuck(row: Handover, reason: str, *, at: datetime) -> None:
-    host = host_life.lock(row.workload.host_id)
-    Handover.objects.filter(pk=row.pk).update(state=State.STUCK, state_since=at, check_at=at + timedelta(seconds=300))
-    host_life.quarantine(host_id=host.pk, reason=reason, at=at)
-    host_events.raise_alarm(kind="machine_not_back", subject=host.public_id, detail=reason, at=at)
-
-
-def _await_reboot(row: Handover, *, at: datetime) -> None:
-    host = row.workload.host
-    if host.boot_id and host.boot_id != row.boot_id:
-        Handover.objects.filter(pk=row.pk).update(state=State.TESTING, state_since=at, check_at=at)
-    elif at - row.state_since >= timedelta(seconds=REBOOT_WITHIN_S):
-        _stuck(row, f"After {row.workload.reference} it was to be rebooted, and was not heard after a reboot.", at=at)
-    else:
-        _again(row, at=at, after_s=2)
-
-
-def _await_test(row: Handover, *, at: datetime) -> None:
-    """Nobody has the machine before it has passed a self-test that was asked for after it was cleared."""
-    host = row.workload.host
-    since = SelfTest.objects.filter(host=host, asked_at__gte=row.cleared_at)
-    if since.filter(passed=True).exists():
-        _back(row, at=at)
-        return
-    if host.state == Host.State.ONLINE and not since.filter(passed__isnull=True).exists():
-        verification.ask_again(host_id=host.pk, cause="after a whole machine was given back", at=at)
-    _again(row, at=at, after_s=2)
-
-
-@transaction.atomic
-def _back(row: Handover, *, at: datetime, by: str = "", reason: str = "") -> None:
-    host = host_life.lock(row.workload.host_id)
-    Handover.objects.filter(pk=row.pk).update(state=State.BACK, state_since=at, check_at=at)
-    Workload.objects.filter(pk=row.workload_id, wanted=False, gone_at__isnull=True).update(gone_at=at, step="gone")
-    if row.began_at is not None:
-        _say(host, "host.machine_back", reason, {"reference": row.workload.reference}, at=at, by=by)
-    host_events.settle_alarm(kind="machine_not_back", subject=host.public_id, at=at)
-
-
-@transaction.atomic
-def settle(*, handover_id: int, reason: str, by: str, at: datetime) -> Handover:
-    """An operator has looked at the machine himself: nothing of the tenant is left. Raises NotStuck.
-
-    Its devices are free then; the host stays in quarantine until it is released, and is verified anew.
-    """
-    row = Handover.objects.select_for_update(no_key=True, of=("self",)).select_related("workload__host").get(
-        pk=handover_id
-    )  # fmt: skip
-    if row.state != State.STUCK:
-        raise NotStuck(f"It is {row.state}.", state=row.state)
-    _back(row, at=at, by=by, reason=reason)
-    row.refresh_from_db()
-    host_events.settle_alarm(kind="machine_changed", subject=row.workload.host.public_id, at=at)
-    return row
-
-
-def _again(row: Handover, *, at: datetime, after_s: int) -> None:
-    Handover.objects.filter(pk=row.pk).update(check_at=at + timedelta(seconds=after_s))
 
 
 def wake(workload_ids: Iterable[UUID], *, at: datetime) -> None:
@@ -329,16 +196,3 @@ def doors(workload_ids: Iterable[UUID]) -> Mapping[UUID, dict[str, Any]]:
             "host_key": f"{key.kind} {key.body}", "fingerprint": key.fingerprint,
         }  # fmt: skip
     return found
-
-
-def _say(host: Host, kind: str, detail: str, facts: dict[str, Any], *, at: datetime, by: str = "") -> None:
-    host_events.record(host_id=host.pk, kind=kind, detail=detail, by=by, at=at, facts=facts)
-    audit_log.record(
-        actor=by or ACTOR,
-        organization=host.owner_id,
-        action=kind,
-        target=host.public_id,
-        after=facts,
-        why=detail,
-        at=at,
-    )

@@ -1,4 +1,4 @@
-"""One signed request of a host, taken in: `apply`, then the answer: `answer`. Each is one transaction.
+"""One signed request of a host, taken in: `apply`; then the answer: agents.sync_answers. Each is one transaction.
 
 Between the two the door may hold the request (agents.api): it answers when `generation` moves or after `hold_s`. The
 wanted list is always the whole one, so a message that is lost, doubled or late needs no code of its own.
@@ -13,39 +13,32 @@ from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
-from django.conf import settings
 from django.db import connection, transaction
-from django.db.models import Case, DateTimeField, ExpressionWrapper, F, Q, Value, When
+from django.db.models import Case, DateTimeField, F, Q, Value, When
 from django.db.models.functions import Coalesce, Greatest
 
 from agents import (
-    executions,
     host_events,
     host_life,
     inventory,
     logs,
     machines,
     measurements,
-    port_check,
     quiet,
     receipts,
-    releases,
     reports,
     silence,
+    sync_events,
     verification,
     volumes,
     workloads,
 )
 from agents.models import Host, HostEvent, SelfTest, Workload
-from agents.protocol import DesiredWorkload, SyncAnswer, SyncRequest, workload_key
+from agents.protocol import SyncRequest
 from agents.signing import Caller
 from apikit.errors import DomainError
-from apikit.instants import instant
 from audit import ids
 
-EVENT_LIMIT = 200
-# Of an event, what has a place of its own, and what is a tenant's.
-NOT_KEPT = {"n", "kind", "detail", "devices"} | executions.PRIVATE
 FAULTS_SHOWN = 5
 
 
@@ -97,73 +90,13 @@ def apply(*, caller: Caller, request: SyncRequest, peer: str, at: datetime) -> A
     """
     with transaction.atomic():
         if quiet.says_nothing(request):
-            _need_not_last()
+            need_not_last()
         if _accept(caller, request, at=at):
             return _apply(caller, request, peer=peer, rebooted=_rebooted(caller.boot_id, request), at=at)
     raise _refusal(caller, request, at=at)
 
 
-@transaction.atomic
-def answer(*, applied: Applied, hold_s: int, at: datetime) -> SyncAnswer:
-    """Return the answer as of now, and write down first how long it lets each workload run on (the fence).
-
-    hold_s: how long the next request may be held; if not at all (0), the agent pauses between requests.
-    """
-    rows = releases.with_open(Host.objects.select_for_update(no_key=True), at=at)
-    host = rows.only("id", "generation", "state").get(pk=applied.host_id)
-    ours = Workload.objects.filter(host=host, wanted=True, gone_at__isnull=True, kind=Workload.Kind.CONTAINER)
-    wanted = list(ours.order_by("reference", "member"))
-    if not wanted:
-        _need_not_last()
-    valid = {workload.pk: _valid_for_s(workload, at) for workload in wanted}
-    _renew(wanted, valid, at=at)
-    Host.objects.filter(pk=host.pk).update(last_answered_at=at)
-    asked = [] if wanted else port_check.wishes(host, at=at)  # of idle hosts alone
-    asked += releases.wishes(host, at=at) if host.is_to_upgrade else []
-    unchanged = applied.have_generation == host.generation
-    return SyncAnswer(
-        generation=host.generation,
-        desired=None if unchanged else [_desired(workload, valid[workload.pk]).to_json() for workload in wanted],
-        valid_for_s={workload_key(w.reference, w.member, w.epoch): valid[w.pk] for w in wanted},
-        scratch=[] if unchanged else workloads.kept_scratch(host.pk),
-        drop_volumes=[] if unchanged else volumes.to_drop(host.pk),
-        wishes=[*verification.wishes(host, at=at), *executions.wishes(host, at=at), *asked],
-        **_common(applied, hold_s=hold_s, at=at),
-    )
-
-
-def nothing_new(applied: Applied, *, hold_s: int) -> SyncAnswer:
-    """Return the answer to a quiet sync whose host's generation has not moved since: it renews nothing, asks nothing.
-
-    The time in it is that of the database when the host was heard, and what has passed since.
-    """
-    assert applied.quiet_at is not None
-    assert applied.is_answered
-    at = applied.quiet_at + timedelta(seconds=time.monotonic() - applied._since)
-    return SyncAnswer(
-        generation=applied.generation,
-        desired=None if applied.have_generation == applied.generation else [],
-        scratch=list(applied.scratch or ()),
-        drop_volumes=applied.drop_volumes,
-        **_common(applied, hold_s=hold_s, at=at),
-    )
-
-
-def _common(applied: Applied, *, hold_s: int, at: datetime) -> dict[str, Any]:
-    return {
-        "boot_no": applied.boot_no,
-        "seq": applied.seq,
-        "acks": applied.acks,
-        "need": applied.need,
-        "hold_s": hold_s,
-        "wait_s": 0 if hold_s else 1,
-        "suspect_after_s": settings.HOST_SUSPECT_AFTER_S,
-        "silence_limit_s": settings.HOST_SILENCE_LIMIT_S,
-        "server_time": at.isoformat().replace("+00:00", "Z"),
-    }
-
-
-def _need_not_last() -> None:
+def need_not_last() -> None:
     """Let this transaction commit without waiting for the disk: what it loses, the host says again."""
     with connection.cursor() as cursor:
         cursor.execute("SET LOCAL synchronous_commit = off")
@@ -230,7 +163,7 @@ def _apply(caller: Caller, request: SyncRequest, *, peer: str, rebooted: bool, a
     log_acks, log_faults = logs.accept(request.logs, known=_all_of(host, request, known), at=at)
     faults += told.faults + outcome.faults + log_faults
     acks: dict[str, Any] = {"logs": log_acks}
-    acks["events"] = _take_events(host, request, at=at)
+    acks["events"] = sync_events.take(host, request, at=at)
     acks["receipts"] = receipts.accept(host=host, items=request.receipts, at=at)
     _heard(host, request, at=at)
     asked = verification.consider(host, at=at) if waiting or host.state == Host.State.UNVERIFIED else None
@@ -269,34 +202,6 @@ def _take_inventory(
     return (["inventory"], [fault]) if fault else ([], [])
 
 
-def _take_events(host: Host, request: SyncRequest, *, at: datetime) -> int:
-    """Keep each event once, by its number under this key; return the highest number that was taken."""
-    highest = 0
-    for event in request.events[:EVENT_LIMIT]:
-        n, kind = (event.get("n"), event.get("kind")) if isinstance(event, dict) else (None, None)
-        if not (isinstance(n, int) and not isinstance(n, bool) and 0 < n < 2**63 and isinstance(kind, str)):
-            continue
-        row = HostEvent(
-            host=host, at=at, kind=f"agent.{kind}"[:40], detail=str(event.get("detail", ""))[:500], key_id=host.key_id,
-            n=n, facts={k[:40]: v for k, v in event.items() if k not in NOT_KEPT},
-        )  # fmt: skip
-        highest = max(highest, n)
-        if HostEvent.objects.filter(host=host, key_id=host.key_id, n=n).exists():
-            continue
-        row.save(force_insert=True)
-        if kind == "selftest":
-            verification.answered(host, event, at=at)
-        elif kind == "exec":
-            executions.answered(host, event, at=at)
-        elif kind == "volume_gone":
-            volumes.dropped(host, event, at=at)
-        elif kind in ("upgraded", "upgrade_failed"):
-            releases.answered(host, event, at=at)
-        elif kind == "listen":
-            port_check.answered(host, event, at=at)
-    return highest
-
-
 def _heard(host: Host, request: SyncRequest, *, at: datetime) -> None:
     """The host was silent and speaks again; or says other conditions than before."""
     conditions = sorted({name[:40] for name in request.conditions if isinstance(name, str)})[:32]
@@ -309,31 +214,6 @@ def _heard(host: Host, request: SyncRequest, *, at: datetime) -> None:
     if host.state in {Host.State.SUSPECT, Host.State.LOST}:
         back = Host.State.UNVERIFIED if host.tier == Host.Tier.UNVERIFIED else Host.State.ONLINE
         host_life.move(host, back, at=at, reason=f"Heard again after being {host.state}.")
-
-
-def _renew(wanted: list[Workload], valid: dict[UUID, int], *, at: datetime) -> None:
-    """Write how long each may run on after this answer, before the answer leaves; it never moves back."""
-    by_seconds: dict[int, list[UUID]] = {}
-    for workload in wanted:
-        by_seconds.setdefault(valid[workload.pk], []).append(workload.pk)
-    for seconds, keys in by_seconds.items():
-        until = ExpressionWrapper(Value(at + timedelta(seconds=seconds)), output_field=DateTimeField())
-        Workload.objects.filter(pk__in=keys).update(
-            last_valid_until=Greatest(Coalesce(F("last_valid_until"), until), until, output_field=DateTimeField())
-        )
-
-
-def _valid_for_s(workload: Workload, at: datetime) -> int:
-    left_s = workload.valid_for_s if workload.not_after is None else int((workload.not_after - at).total_seconds())
-    return max(0, min(workload.valid_for_s, left_s))
-
-
-def _desired(workload: Workload, valid_for_s: int) -> DesiredWorkload:
-    return DesiredWorkload(
-        lease=workload.reference, member=workload.member, epoch=workload.epoch, spec_hash=workload.spec_hash,
-        spec=workload.spec, valid_for_s=valid_for_s, stop_grace_s=workload.stop_grace_s, notice=workload.notice,
-        expires_at=instant(workload.not_after) if workload.not_after else "", sealed=workload.sealed,
-    )  # fmt: skip
 
 
 def _all_of(host: Host, request: SyncRequest, known: dict[reports.Key, Workload]) -> dict[reports.Key, Workload]:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from agents import host_life, machine_access, machines, ssh
+from agents import host_life, machine_access, machines, machines_back, ssh
 from agents.machine_records import Handover, MachineAccess
 from agents.models import Alarm, Host, HostEvent, Workload
 from audit.models import Entry
@@ -165,7 +165,7 @@ def test_a_machine_that_cannot_be_reached_for_the_take_back_is_quarantined_and_n
     world.converge(lease)
     assert world.held == 2  # a release of the host is no take-back
 
-    machines.settle(handover_id=Handover.objects.get().pk, reason="wiped by hand", by="user:1", at=world.at())
+    machines_back.settle(handover_id=Handover.objects.get().pk, reason="wiped by hand", by="user:1", at=world.at())
     world.converge(lease)
 
     assert world.held == 0

@@ -16,8 +16,7 @@ from django.http import HttpResponse
 from django.test import override_settings
 from django.utils.module_loading import import_string
 
-from agents import sync as syncing
-from agents import sync_door, waiting, workloads
+from agents import sync_answers, sync_door, waiting, workloads
 from agents.models import Host
 from agents.sync import Applied
 from audit import ids
@@ -185,7 +184,7 @@ async def test_a_quiet_request_is_held_and_answered_without_a_question_to_the_da
 ) -> None:
     settings.HOST_SYNC_HOLD_S = 1
     await held(agent)  # looked at in full; from here on it may be quiet
-    monkeypatch.setattr(syncing, "answer", lambda **_: pytest.fail("the answer asked the database"))
+    monkeypatch.setattr(sync_answers, "answer", lambda **_: pytest.fail("the answer asked the database"))
 
     answer, took_s = await held(agent)
 
