@@ -8,10 +8,11 @@ it. Money that comes in gives the reserve back. A loop does this (`reserve`); th
 import logging
 from collections.abc import Iterable
 from datetime import datetime
+from itertools import count
 from uuid import UUID
 
 from django.conf import settings
-from django.db import transaction
+from django.db import IntegrityError, transaction
 
 from agents import volumes as on_hosts
 from agents.models import Workload
@@ -101,14 +102,13 @@ def keep(lease: Lease, *, at: datetime) -> list[Volume]:
 
 
 def _kept(lease: Lease, workload: Workload, price: PriceVersion, *, at: datetime) -> Volume:
-    name = lease.public_id.replace("_", "-") + (f"-{workload.member}" if workload.member else "")
     volume = Volume(
-        organization=lease.organization, name=name, size_gib=_gib(workload), region=workload.host.zone.region.slug,
+        organization=lease.organization, size_gib=_gib(workload), region=workload.host.zone.region.slug,
         currency=lease.currency, simulated=lease.simulated, state=State.READY, state_since=at, host=workload.host,
         place=scratch_place(lease.public_id, workload.member), kept_from=lease.public_id, made_at=at, created_at=at,
         price_version_id=price.pk, price_micros_per_hour=price.price_micros_per_hour, created_by="system:leasing",
     )  # fmt: skip
-    volume.save(force_insert=True)
+    _save_by_a_free_name(volume, lease.public_id.replace("_", "-") + (f"-{workload.member}" if workload.member else ""))
     reserves.hand_over(
         reference=_name(workload), to=volume.public_id, rate_micros_per_hour=volumes.rate(volume),
         for_s=settings.STORAGE_RESERVE_DAYS * volumes.DAY_S, at=at,
@@ -127,6 +127,25 @@ def _kept(lease: Lease, workload: Workload, price: PriceVersion, *, at: datetime
     else:
         volumes.enter(volume, State.READY, at=at, kept_from=lease.public_id)
     return volume
+
+
+def _save_by_a_free_name(volume: Volume, name: str) -> None:
+    """Save it by this name, or by one with a number where its organization has given that to another volume.
+
+    The end of a lease that nobody pays for must not fail on a name; and who makes a volume waits for no lease.
+    """
+    mine = Volume.objects.filter(organization=volume.organization, state__in=Volume.LIVE)
+    for number in count(1):
+        volume.name = f"{name}-{number}" if number > 1 else name
+        if mine.filter(name=volume.name).exists():
+            continue
+        try:
+            with transaction.atomic():
+                volume.save(force_insert=True)
+            return
+        except IntegrityError:
+            if not mine.filter(name=volume.name).exists():  # it is not the name, which somebody has taken meanwhile
+                raise
 
 
 def is_kept(lease: Lease) -> bool:

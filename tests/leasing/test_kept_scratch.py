@@ -12,7 +12,7 @@ from apikit.instants import instant
 from billing import close, reconcile, wallets
 from billing.models import Reserve, Transfer
 from billing.models.accounts import AccountKind
-from leasing import kept_scratch, volume_keeping
+from leasing import kept_scratch, volume_keeping, volumes
 from leasing.models import Lease
 from leasing.states import EndReason, State
 from leasing.volume_models import Volume
@@ -188,3 +188,20 @@ def test_a_waiting_lease_is_not_touched() -> None:
     make_lease(make_tenant(micros=2_000_000))
     place(at=after(1))
     assert kept_scratch.reserve(at=after(2)) == 0
+
+
+def test_a_volume_of_the_tenant_by_the_name_that_its_scratch_gets_does_not_keep_a_lease_from_ending() -> None:
+    """It ran on for ever with an empty wallet: each end failed on the name, and nobody was charged."""
+    tenant = make_tenant(micros=2_000_000)
+    lease = make_active_lease(tenant)
+    name = lease.public_id.replace("_", "-")
+    volumes.create(organization_id=tenant.pk, name=name, size_gib=1, region=None, at=after(30), actor="t")
+    volumes.create(organization_id=tenant.pk, name=f"{name}-2", size_gib=1, region=None, at=after(30), actor="t")
+    fills(lease, 100, at_s=60)
+    assert kept_scratch.reserve(at=after(61)) == 1
+
+    runs_dry(lease)
+
+    kept = Volume.objects.get(kept_from=lease.public_id)
+    assert kept.name == f"{name}-3"
+    assert reconcile.findings() == []
