@@ -10,7 +10,7 @@ from a container. Where no range was given, or the address is no public one, the
 """
 
 import secrets
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta
 from ipaddress import ip_address
@@ -67,8 +67,8 @@ def sentence(check: PortCheck | None) -> str:
 def tick(*, now: Callable[[], datetime], dial: Dial = hears) -> int:
     """Dial who listens, give up who did not answer, ask who is due; return how many verdicts there are."""
     found = _dial(now=now, dial=dial)
-    late = PortCheck.objects.filter(answer_by__lt=now(), listening__isnull=True)
-    late.update(answer_by=None, word="", next_at=now() + AGAIN_UNANSWERED)  # an agent of before, or one that is away
+    late = PortCheck.objects.filter(answer_by__lt=now())  # an agent of before, or away; or we did not dial in time
+    late.update(answer_by=None, word="", next_at=now() + AGAIN_UNANSWERED)
     for host in _due(at=now()):
         ask(host_id=host, at=now())
     return found
@@ -139,7 +139,7 @@ def answered(host: Host, event: Mapping[str, Any], *, at: datetime) -> bool:
 
 def _dial(*, now: Callable[[], datetime], dial: Dial) -> int:
     """Knock where hosts listen, all at once and outside of any transaction; then write what was found."""
-    checks = list(PortCheck.objects.filter(answer_by__isnull=False, listening__isnull=False)[:BATCH])
+    checks = list(PortCheck.objects.filter(answer_by__gte=now(), listening__isnull=False).order_by("answer_by")[:BATCH])
     knocks = [(check, port) for check in checks for port in check.listening or () if _may_be_dialled(check.address)]
     with ThreadPoolExecutor(max_workers=BATCH, thread_name_prefix="knock") as pool:
         heard = list(pool.map(lambda knock: dial(knock[0].address, knock[1], knock[0].word), knocks))
@@ -151,15 +151,18 @@ def _dial(*, now: Callable[[], datetime], dial: Dial) -> int:
 
 
 @transaction.atomic
-def _conclude(seen: PortCheck, closed: Iterable[int], *, at: datetime) -> int:
+def _conclude(seen: PortCheck, closed: Sequence[int], *, at: datetime) -> int:
     """Write what a look found, unless another has begun since."""
     host = host_life.lock(seen.host_id)
     check = PortCheck.objects.filter(host=host, word=seen.word, answer_by__isnull=False).first()
     if check is None:
         return 0
     was = check.reachable
-    check.word, check.answer_by, listened = "", None, bool(seen.listening)
-    if not listened:  # all of them are used by others on the machine: nothing was found out
+    # All of them are used by others on the machine, or a lease came, for which the agent stops to listen, or it was
+    # dialled when its time was over: nothing was found out. Who was heard has been heard, whatever came since.
+    in_vain = closed and (at > check.answer_by or Workload.objects.filter(host=host, gone_at__isnull=True).exists())
+    check.word, check.answer_by, listened = "", None, bool(seen.listening) and not in_vain
+    if not listened:
         check.next_at = at + AGAIN_UNANSWERED
     else:
         check.closed, check.checked_at = sorted(closed), at

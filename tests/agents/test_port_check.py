@@ -227,3 +227,31 @@ def test_a_port_that_is_taken_is_left_out_and_no_range_means_no_port(free: int) 
     port_listening.listen(wish, given=None, said=said.append, is_over=lambda: False)
 
     assert said == [[], []]
+
+
+def test_a_lease_that_came_while_ports_were_looked_at_closes_none(agent: FakeAgent, at: Clock, world: World) -> None:
+    """The agent stops listening for it; a host in use is not looked at again, so a false "closed" stood for weeks."""
+    port_check.tick(now=at, dial=world)
+    (wish,) = agent.sync()["wishes"]
+    agent.sync(events=[agent.event("listen", id=wish["id"], ports=wish["ports"])])
+    want(agent)
+
+    port_check.tick(now=at, dial=world)
+
+    assert verdict(agent) is None
+    assert not HostEvent.objects.filter(kind="host.ports_closed").exists()
+    assert PortCheck.objects.get().answer_by is None
+
+
+def test_ports_that_are_knocked_at_too_late_are_not_closed(agent: FakeAgent, at: Clock, world: World) -> None:
+    """The loop had stood still: the agent listens for no longer than it was asked to."""
+    port_check.tick(now=at, dial=world)
+    (wish,) = agent.sync()["wishes"]
+    agent.sync(events=[agent.event("listen", id=wish["id"], ports=wish["ports"])])
+    at.forward(port_check.LISTEN_S + 1)
+
+    port_check.tick(now=at, dial=world)
+
+    assert verdict(agent) is None
+    assert world.dialled == []
+    assert not HostEvent.objects.filter(kind="host.ports_closed").exists()
