@@ -3,6 +3,7 @@
 import os
 import re
 import signal
+import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -11,7 +12,7 @@ from pathlib import Path
 
 from tests.engines import Dockerd
 
-LAST_LINES = 60
+LAST_LINES = 4000
 
 
 def write_evidence(engine: Dockerd, path: Path) -> str:
@@ -27,15 +28,21 @@ def write_evidence(engine: Dockerd, path: Path) -> str:
     dumps = sorted(set((engine.folder / "exec").glob("goroutine-stacks-*.log")) - before)
     parts = ["# processes", *(_process(pid) for pid in pids)]
     parts += ["# open pipes of the shims", *(line for pid in pids for line in _pipes(engine, pid))]
+    for stacks in (Path(tempfile.gettempdir()) / f"containerd.{pid}.stacks.log" for pid in pids):
+        if stacks.exists():
+            parts += [f"# {stacks.name}", stacks.read_text(errors="replace")]
+            stacks.unlink()
     for log in ("log", "containerd.log"):
         with suppress(OSError):
-            parts += [f"# {log}", *(engine.folder / log).read_text(errors="replace").splitlines()[-4000:]]
+            parts += [f"# {log}", *(engine.folder / log).read_text(errors="replace").splitlines()[-LAST_LINES:]]
     texts = [dump.read_text(errors="replace") for dump in dumps]
     for dump, text in zip(dumps, texts, strict=True):
         parts += [f"# {dump.name}", text]
     path.write_text("\n".join(parts))
+    panics = [line for line in parts if line.startswith("panic:")]
     waits = Counter(where for text in texts for where in _waits(text))
-    return f"{path}: {len(pids)} processes; goroutines of dockerd that load containers: {waits.most_common(6)}"
+    waiting = f"goroutines of dockerd that load containers: {waits.most_common(6)}"
+    return f"{path}: {len(pids)} processes; {len(panics)} panics, the last {panics[-1:]}; {waiting}"
 
 
 def processes(engine: Dockerd) -> Iterator[int]:
