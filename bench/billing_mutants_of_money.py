@@ -176,7 +176,7 @@ MUTANTS = (
     Mutant(
         "refunds beyond what was captured",
         "billing/payments.py",
-        "    legs += ledger.flow(_refundable(payment, at=at), _limit(payment, at=at), amount_micros)\n    try:",
+        "    legs += ledger.flow(refundable(payment, at=at), limit(payment, at=at), amount_micros)\n    try:",
         "    try:",
         vector("T03"),
     ),
@@ -230,8 +230,8 @@ MUTANTS = (
     Mutant(
         "an event acts twice",
         "billing/stripe.py",
-        "        return False\n    state = OUTCOMES",
-        "    state = OUTCOMES",
+        "        return False\n    said = event",
+        "    said = event",
         (DOORS,),
     ),
     Mutant(
@@ -272,8 +272,8 @@ MUTANTS = (
     Mutant(
         "a credit line forgets what has run",
         "billing/wallets.py",
-        "pledgeable(wallet, row, at=at)[-1][1] + row.floor_micros",
-        "row.balance_micros - row.held_micros",
+        "left = pledgeable(wallet, row, at=at)[-1][1] + row.floor_micros",
+        "left = row.balance_micros - row.held_micros",
         (METERING,),
     ),
     Mutant(
@@ -300,8 +300,8 @@ MUTANTS = (
     Mutant(
         "a command that exits is no end by its tenant",
         "leasing/commitments.py",
-        "if reason == EndReason.COMPLETED:",
-        "if False:",
+        "(EndReason.TENANT, EndReason.COMPLETED)",
+        "(EndReason.TENANT,)",
         ("tests/leasing/test_reserved_terms.py",),
     ),
     Mutant(
@@ -310,5 +310,54 @@ MUTANTS = (
         "_is_cut_short(lease) or ",
         "",
         ("tests/leasing/test_reserved_terms.py",),
+    ),
+    Mutant(
+        "what a dispute takes may use the credit line",
+        "billing/wallets.py",
+        "    return max(0, pledgeable(wallet, row, at=at)[-1][1] + row.floor_micros)",
+        "    return max(0, pledgeable(wallet, row, at=at)[-1][1])",
+        ("tests/billing/test_disputes.py",),
+    ),
+    Mutant(
+        "what a bank took back is forgotten where the wallet is empty",
+        "billing/disputes.py",
+        " + ledger.flow(wallets.debt_of(wallet, at=at), cash, amount_micros - taken)",
+        "",
+        ("tests/billing/test_disputes.py",),
+    ),
+    Mutant(
+        "what is disputed can be refunded as well",
+        "billing/disputes.py",
+        "    legs += ledger.flow(payments.refundable(payment, at=at), payments.limit(payment, at=at), unrefundable)\n",
+        "",
+        ("tests/billing/test_disputes.py",),
+    ),
+    Mutant(
+        "a dispute that was won comes back with each notification",
+        "billing/disputes.py",
+        "if dispute.state == DisputeState.WON or (",
+        "if (",
+        ("tests/billing/test_disputes.py",),
+    ),
+    Mutant(
+        "an inquiry takes money",
+        "billing/stripe.py",
+        ' or status.startswith("warning_")',
+        "",
+        ("tests/billing/test_disputes.py",),
+    ),
+    Mutant(
+        "money that comes in pays no debt",
+        "billing/wallets.py",
+        "    pay_debt(wallet=wallet, at=at)\n",
+        "",
+        ("tests/billing/test_disputes.py",),
+    ),
+    Mutant(
+        "a refund that came back stays settled",
+        "billing/payments.py",
+        "    refund.state, refund.settled_at = IntentState.REFUSED, at\n",
+        "",
+        ("tests/billing/test_disputes.py",),
     ),
 )

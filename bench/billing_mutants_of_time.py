@@ -191,7 +191,7 @@ MUTANTS = (
     Mutant(
         "what is taken back after the end leaves minimum and waiver as they were",
         "billing/downtime.py",
-        "        endings.apply(readings.values())\n        refunded += sum(",
+        "        endings.apply(readings.values(), at=at)\n        refunded += sum(",
         "        refunded += sum(",
         (METERING,),
     ),

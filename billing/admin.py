@@ -167,6 +167,12 @@ _register(models.Voucher, ["id", "currency", "amount_micros", "valid_until", "re
 _register(models.Payment, ["id", "wallet", "provider", "amount_minor", "state", "provider_ref", "created_at"],
           filters=("provider", "state"), search=("key", "provider_ref"))  # fmt: skip
 _register(models.Refund, ["id", "payment", "n", "amount_minor", "state", "created_at"], filters=("state",))
+_register(
+    models.Dispute,
+    ["ref", "payment", "amount_minor", "taken_micros", "owed_micros", "state", "reason", "opened_at", "closed_at"],
+    filters=("state", "reason"), search=("ref", "payment__provider_ref", "=payment__wallet__owner"),
+    related=["payment"],
+)  # fmt: skip
 
 
 @admin.register(models.Payout)

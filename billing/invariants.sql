@@ -195,6 +195,23 @@ SELECT p.id, concat(count(j.id), ' journals') FROM billing_payment p
 LEFT JOIN billing_journal j ON j.key = concat('topup:', p.provider, ':', p.provider_ref) AND p.provider_ref <> ''
 GROUP BY p.id HAVING count(j.id) <> CASE WHEN p.state = 'settled' THEN 1 ELSE 0 END
 
+-- invariant: what a bank took back was taken or is owed, and came back once where it was won
+WITH moved AS (
+    SELECT j.key, sum(CASE WHEN c.kind = 'cash' THEN t.amount_micros ELSE 0 END
+        - CASE WHEN k.kind = 'cash' THEN t.amount_micros ELSE 0 END) AS micros
+    FROM billing_journal j JOIN billing_transfer t ON t.journal_id = j.id
+    JOIN billing_account c ON c.id = t.credit_id JOIN billing_account k ON k.id = t.debit_id
+    WHERE j.kind = 'dispute' GROUP BY j.key
+)
+SELECT d.id, concat('disputed ', d.taken_micros + d.owed_micros, ', went ', coalesce(a.micros, 0), ', came back ',
+    -coalesce(b.micros, 0))
+FROM billing_dispute d LEFT JOIN moved a ON a.key = concat('dispute:', d.ref)
+LEFT JOIN moved b ON b.key = concat('dispute:', d.ref, ':won')
+WHERE coalesce(a.micros, 0) <> d.taken_micros + d.owed_micros
+    OR coalesce(b.micros, 0) <> CASE WHEN d.state = 'won' THEN -(d.taken_micros + d.owed_micros) ELSE 0 END
+UNION ALL
+SELECT id, concat('a debt of ', -total) FROM (/*MOVED*/) m WHERE kind = 'dispute_debt' AND total > 0
+
 -- invariant: what runs against a wallet follows from the segments
 /*METERS*/, running AS (
     SELECT m.payer_id, m.id, b.as_of, b.burn_micros_per_hour, b.accrued_num,

@@ -152,7 +152,7 @@ def _credit(payment: Payment, *, at: datetime) -> None:
     ledger.post(
         key=f"captured:{payment.pk}",
         kind="captured",
-        legs=ledger.flow(_limit(payment, at=at), _refundable(payment, at=at), amount_micros),
+        legs=ledger.flow(limit(payment, at=at), refundable(payment, at=at), amount_micros),
         effective_at=at,
         at=at,
     )
@@ -160,7 +160,7 @@ def _credit(payment: Payment, *, at: datetime) -> None:
 
 def refundable_minor(payment: Payment, *, at: datetime) -> int:
     """Return what may still go back of a payment: what was captured, less what was refunded or is on its way."""
-    ledger_row = _refundable(payment, at=at).limited
+    ledger_row = refundable(payment, at=at).limited
     return ledger_row.balance_micros // currencies.get(payment.wallet.currency).micros_per_minor
 
 
@@ -184,7 +184,7 @@ def begin_refund(*, payment_id: UUID, amount_minor: int, at: datetime, memo: str
         )
     n = payment.refunds.count()
     legs = ledger.flow(wallet, _transit(wallet, at=at), amount_micros)
-    legs += ledger.flow(_refundable(payment, at=at), _limit(payment, at=at), amount_micros)
+    legs += ledger.flow(refundable(payment, at=at), limit(payment, at=at), amount_micros)
     try:
         ledger.post(
             key=f"refund:{payment.pk}:{n}", kind="refund", legs=legs, effective_at=at, at=at, memo=memo, by=by
@@ -232,7 +232,7 @@ def _record_refund(refund_id: int, answer: Answer, *, at: datetime) -> None:
         legs = ledger.flow(transit, cash, amount_micros)
     else:
         legs = ledger.flow(transit, wallet, amount_micros)
-        legs += ledger.flow(_limit(payment, at=at), _refundable(payment, at=at), amount_micros)
+        legs += ledger.flow(limit(payment, at=at), refundable(payment, at=at), amount_micros)
     ledger.lock([wallet.pk])
     ledger.post(key=f"{refund.key}:{answer.state}", kind="refund", legs=legs, effective_at=at, at=at)
     refund.state, refund.provider_ref, refund.settled_at = answer.state, answer.ref, at
@@ -246,18 +246,38 @@ def paid_minor(*, owner: UUID, currency: str) -> int:
     return int(settled.aggregate(n=Sum("amount_minor", default=0))["n"])
 
 
+@transaction.atomic
+def refund_failed(*, refund_id: int, answer: Answer, at: datetime) -> bool:
+    """Take note that money did not arrive: also of a refund that had succeeded, it is back in the wallet, once."""
+    refund = Refund.objects.select_for_update(of=("self",)).select_related("payment__wallet").get(pk=refund_id)
+    if refund.state != IntentState.SETTLED:
+        _record_refund(refund_id, answer, at=at)
+        return refund.state != IntentState.REFUSED
+    payment, wallet = refund.payment, refund.payment.wallet
+    amount_micros = _micros(refund.amount_minor, wallet)
+    ledger.lock([wallet.pk])
+    cash = ledger.account(kind=AccountKind.CASH, currency=wallet.currency, part=payment.provider, at=at)
+    legs = ledger.flow(cash, wallet, amount_micros)
+    legs += ledger.flow(limit(payment, at=at), refundable(payment, at=at), amount_micros)
+    ledger.post(key=f"{refund.key}:returned", kind="refund", legs=legs, effective_at=at, at=at, memo=answer.detail)
+    refund.state, refund.settled_at = IntentState.REFUSED, at
+    refund.save(update_fields=["state", "settled_at"])
+    exhaustion.refresh(accounts=[wallet.pk], at=at)
+    return True
+
+
 def _micros(amount_minor: int, wallet: Account) -> int:
     return amount_minor * currencies.get(wallet.currency).micros_per_minor
 
 
-def _refundable(payment: Payment, *, at: datetime) -> Account:
+def refundable(payment: Payment, *, at: datetime) -> Account:
     wallet = payment.wallet
     return ledger.account(
         kind=AccountKind.REFUNDABLE, owner=wallet.owner, currency=wallet.currency, part=str(payment.pk), at=at
     )
 
 
-def _limit(payment: Payment, *, at: datetime) -> Account:
+def limit(payment: Payment, *, at: datetime) -> Account:
     return ledger.account(kind=AccountKind.REFUND_LIMIT, currency=payment.wallet.currency, at=at)
 
 

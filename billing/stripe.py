@@ -16,8 +16,8 @@ from django.db import transaction
 
 from apikit.errors import DomainError
 from audit import ids
-from billing import payments
-from billing.models import InboxEvent, Payment
+from billing import disputes, payments
+from billing.models import InboxEvent, Payment, Refund
 from billing.models.payments import IntentState
 from billing.providers import Answer
 
@@ -27,6 +27,7 @@ OUTCOMES = {
     "payment_intent.payment_failed": IntentState.REFUSED,
     "payment_intent.canceled": IntentState.REFUSED,
 }
+REFUND_EVENTS = frozenset({"refund.failed", "refund.updated", "charge.refund.updated"})
 
 
 class BadSignature(DomainError):
@@ -78,15 +79,63 @@ def _act_once(event: Mapping[str, Any], *, digest: str, at: datetime) -> bool:
         if stored.body_sha256 != digest:
             raise EventReused(f"{event['id']} was received with another body.", event=event["id"])
         return False
-    state = OUTCOMES.get(event["type"])
-    intent = event.get("data", {}).get("object", {})
+    said = event.get("data", {}).get("object", {})
+    if event["type"].startswith("charge.dispute."):
+        return _dispute(event["type"], said, at=at)
+    if event["type"] in REFUND_EVENTS:
+        return _refund(said, at=at)
+    return _paid(event["type"], said, at=at)
+
+
+def _paid(kind: str, intent: Mapping[str, Any], *, at: datetime) -> bool:
+    state = OUTCOMES.get(kind)
     payment = _payment_of(intent) if state is not None else None
     if payment is None or state is None:
         return False
     if state == IntentState.SETTLED and _received(intent) != (payment.amount_minor, payment.wallet.currency):
         raise ValueError("the event names another amount than the payment")
-    payments.record(payment_id=payment.pk, answer=Answer(state, str(intent.get("id", "")), event["type"]), at=at)
+    payments.record(payment_id=payment.pk, answer=Answer(state, str(intent.get("id", "")), kind), at=at)
     return True
+
+
+def _dispute(kind: str, said: Mapping[str, Any], *, at: datetime) -> bool:
+    """Act on a dispute whose money has moved; an inquiry (`warning_...`) has moved none."""
+    ref, status = str(said.get("id", "")), str(said.get("status", ""))
+    payment = _of_intent(said)
+    if payment is None or not ref or status.startswith("warning_"):
+        return False
+    amount = said.get("amount")
+    if type(amount) is not int or str(said.get("currency", "")).upper() != payment.wallet.currency:
+        raise ValueError("the dispute is of another currency, or of no amount")
+    # Whatever comes first says that the money is gone, also the news that it is back.
+    reason = str(said.get("reason", ""))
+    dispute = disputes.take(payment=payment, ref=ref, amount_minor=amount, reason=reason, at=at)
+    if kind == "charge.dispute.funds_reinstated" or status == "won":
+        disputes.close(dispute=dispute, won=True, at=at)
+    elif status == "lost":
+        disputes.close(dispute=dispute, won=False, at=at)
+    return True
+
+
+def _refund(said: Mapping[str, Any], *, at: datetime) -> bool:
+    """Act on a refund that did not arrive. One that arrived is settled by the loop, which looks at the record."""
+    status = str(said.get("status", ""))
+    payment = _of_intent(said)
+    if payment is None or status not in ("failed", "canceled"):
+        return False
+    key = str(said.get("metadata", {}).get("key", ""))
+    refund = Refund.objects.filter(payment=payment, key=key).first()
+    if refund is None or refund.amount_minor != said.get("amount"):
+        return False
+    detail = str(said.get("failure_reason") or status)[:300]
+    answer = Answer(IntentState.REFUSED, str(said.get("id", "")), detail)
+    return payments.refund_failed(refund_id=refund.pk, answer=answer, at=at)
+
+
+def _of_intent(said: Mapping[str, Any]) -> Payment | None:
+    ref = str(said.get("payment_intent") or "")
+    found = Payment.objects.filter(provider="stripe", provider_ref=ref).exclude(provider_ref="")
+    return found.select_related("wallet").first()
 
 
 def _payment_of(intent: Mapping[str, Any]) -> Payment | None:

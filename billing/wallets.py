@@ -8,7 +8,7 @@ from django.db import transaction
 
 from apikit.clock import whole_second
 from billing import currencies, exhaustion, grant_windows, ledger, pricing
-from billing.models import Account, AccountBalance, Journal
+from billing.models import Account, AccountBalance, Journal, Transfer
 from billing.models.accounts import AccountKind
 
 
@@ -63,6 +63,7 @@ def top_up(
         by=by,
     )
     exhaustion.refresh(accounts=[wallet.pk], at=at)
+    pay_debt(wallet=wallet, at=at)
     return journal
 
 
@@ -123,6 +124,40 @@ def pledgeable(wallet: Account, row: AccountBalance, *, at: datetime) -> list[tu
         gone -= drawn
         funds.append((grant.account, left - drawn))
     return [*funds, (wallet, row.balance_micros - row.held_micros - row.floor_micros - gone)]
+
+
+@transaction.atomic
+def pay_debt(*, wallet: Account, at: datetime) -> int:
+    """Pay what is owed out of what the wallet can spare; return the micro-units. Nothing owed costs one look."""
+    if not Account.objects.filter(kind=AccountKind.DISPUTE_DEBT, owner=wallet.owner, currency=wallet.currency).exists():
+        return 0
+    ledger.lock([wallet.pk])
+    debt = debt_of(wallet, at=at)
+    paid = min(owed_micros(wallet), spare_micros(wallet, at=at))
+    if paid <= 0:
+        return 0
+    n = Transfer.objects.filter(credit=debt).count()  # grows with each, under the wallet's lock
+    ledger.post(
+        key=f"debt:{debt.pk}:{n}", kind="dispute", legs=ledger.flow(wallet, debt, paid), effective_at=at, at=at
+    )  # fmt: skip
+    exhaustion.refresh(accounts=[wallet.pk], at=at)
+    return paid
+
+
+def owed_micros(wallet: Account) -> int:
+    """Return what a wallet's organization owes for payments that were taken back."""
+    debt = Account.objects.filter(kind=AccountKind.DISPUTE_DEBT, owner=wallet.owner, currency=wallet.currency).first()
+    return 0 if debt is None else max(0, -ledger.balance_micros(debt))
+
+
+def spare_micros(wallet: Account, *, at: datetime) -> int:
+    """Return what of a wallet's own money is neither held nor has run already; its credit line is not its money."""
+    row = refreshed(wallet, at=at)
+    return max(0, pledgeable(wallet, row, at=at)[-1][1] + row.floor_micros)
+
+
+def debt_of(wallet: Account, *, at: datetime) -> Account:
+    return ledger.account(kind=AccountKind.DISPUTE_DEBT, owner=wallet.owner, currency=wallet.currency, at=at)
 
 
 def _cash(provider: str, currency: str, *, at: datetime) -> Account:

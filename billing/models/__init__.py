@@ -1,6 +1,7 @@
 """The books: accounts and transfers, meters and segments, prices, and what stands on them."""
 
 from billing.models.accounts import Account, AccountBalance, Hold, HoldPart, HoldSettlement, Journal, Transfer
+from billing.models.disputes import Dispute
 from billing.models.documents import CreditNote, Invoice, InvoiceCounter, InvoiceLine
 from billing.models.grants import Grant
 from billing.models.meters import Adjustment, BillingRun, Meter, MeterFact, Segment, Void
@@ -28,6 +29,7 @@ __all__ = [
     "Contract",
     "ContractPeriod",
     "CreditNote",
+    "Dispute",
     "Grant",
     "Hold",
     "HoldPart",

@@ -16,6 +16,7 @@ class AccountKind(models.TextChoices):
     USAGE_CLEARING = "usage_clearing"  # 0 after every posting
     COMMISSION = "commission"
     OVERRUN_EXPENSE = "overrun_expense"  # per payer: usage after the money was out, carried by the platform
+    DISPUTE_DEBT = "dispute_debt"  # per payer: payments that a bank took back and the wallet could not; below 0 is owed
     PROMO_EXPENSE = "promo_expense"
     BREAKAGE = "breakage"
     TAX_PAYABLE = "tax_payable"

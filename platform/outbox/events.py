@@ -6,7 +6,7 @@ EVENTS: tuple[str, ...] = (
     "quote.expired",
     "host.verified", "host.suspect", "host.lost", "host.online", "host.drained",
     "device.quarantined", "device.restored",
-    "wallet.low", "wallet.topped_up",
+    "wallet.low", "wallet.topped_up", "wallet.disputed",
     "budget.threshold", "budget.exceeded",
     "volume.ready", "volume.full", "volume.unreachable", "volume.expiring", "volume.lost", "volume.deleted",
     "credit.posted", "invoice.issued", "payout.sent", "payout.failed",
