@@ -160,7 +160,8 @@ def _conclude(seen: PortCheck, closed: Sequence[int], *, at: datetime) -> int:
     was = check.reachable
     # All of them are used by others on the machine, or a lease came, for which the agent stops to listen, or it was
     # dialled when its time was over: nothing was found out. Who was heard has been heard, whatever came since.
-    in_vain = closed and (at > check.answer_by or Workload.objects.filter(host=host, gone_at__isnull=True).exists())
+    is_late = check.answer_by is None or at > check.answer_by
+    in_vain = closed and (is_late or Workload.objects.filter(host=host, gone_at__isnull=True).exists())
     check.word, check.answer_by, listened = "", None, bool(seen.listening) and not in_vain
     if not listened:
         check.next_at = at + AGAIN_UNANSWERED

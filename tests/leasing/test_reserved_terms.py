@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from django.conf import settings
+from nacl.public import PrivateKey
 
 from agents.models import Host, Workload
 from billing import ledger, metering, payouts, price_list, receipt_check, receipts, reconcile, wallets
@@ -16,6 +17,8 @@ from leasing import term_changes
 from leasing.models import Lease
 from leasing.states import EndReason, State
 from scheduler import converging, recovery
+from tenants import vault
+from tenants.models import Secret
 from tests.factories import (
     NOON,
     after,
@@ -136,6 +139,72 @@ def test_who_leaves_after_his_lease_runs_elsewhere_pays_the_commitment() -> None
     ended = end_and_clean(lease, at=after(ready + 50))
 
     assert ended.charged_micros == TIERS["P1W"][0] * TIERS["P1W"][1] // 3600
+
+
+@pytest.mark.parametrize("how", ["restart", "on_exit"])
+def test_who_restarts_a_lease_and_leaves_before_it_runs_again_pays_the_commitment(how: str) -> None:
+    """It was as good as a lost host: nobody who knew it was bound by anything."""
+    lease = reserve("P1W", on_exit="restart")
+    micros, minimum_s = TIERS["P1W"]
+    hear(lease, at=after(102))
+    if how == "restart":
+        recovery.restart_now(lease=lease, at=after(102))
+    else:
+        say(lease, "exited", at=after(102), exit_code=1)
+        converging.converge(at=after(103))
+    lease.refresh_from_db()
+    assert lease.state == State.PROVISIONING
+
+    ended = end_and_clean(lease, at=after(104))
+
+    assert ended.charged_micros == micros * minimum_s // 3600
+    assert reconcile.findings() == []
+
+
+def test_who_restarts_a_lease_whose_host_dies_then_is_let_go() -> None:
+    lease = reserve("P1W")
+    hear(lease, at=after(102))
+    recovery.restart_now(lease=lease, at=after(102))
+    lose_host(lease, heard=103)
+    converging.converge(at=after(134))
+
+    recovery.end_now(lease=lease, reason=EndReason.TENANT, at=after(140))
+    converging.converge(at=after(1000))
+
+    lease.refresh_from_db()
+    assert (lease.state, lease.charged_micros) == (State.ENDED, TIERS["P1W"][0] * 100 // 3600)
+
+
+@pytest.mark.parametrize(
+    ("failure", "by_tenant"),
+    [("secret_missing", True), ("secret kept", False), ("image_denied", True), ("engine_error", False)],
+)
+def test_a_restart_from_what_its_tenant_took_away_is_no_way_out(failure: str, by_tenant: bool) -> None:
+    """He deletes the secret or the image that it starts from: no host could start it. A host that says so falsely, to
+    earn the commitment, is not believed."""
+    lease = reserve("P1W")
+    micros, minimum_s = TIERS["P1W"]
+    if failure.startswith("secret"):
+        Lease.objects.update(secrets=["TOKEN"])
+        Host.objects.update(sealing_key=bytes(PrivateKey.generate().public_key).hex())
+    if failure == "secret kept":
+        vault.store(organization=lease.organization, name="TOKEN", value="x", actor="t", at=NOON)
+        Secret.objects.update(created_at=NOON)
+    hear(lease, at=after(102))
+    recovery.restart_now(lease=Lease.objects.get(), at=after(102))
+    at_s = 103.0
+    while Lease.objects.get().state not in (State.ENDING, State.ENDED):
+        assert at_s < 3000
+        say(lease, "cleaning", at=after(at_s), failure=failure.replace(" kept", "_missing"))
+        converging.converge(at=after(at_s + 1))
+        place(at=after(at_s + 400))
+        at_s += 400
+    converging.converge(at=after(at_s + 2000))
+
+    lease.refresh_from_db()
+    assert (lease.state, lease.ending_reason) == (State.ENDED, EndReason.FAILED_TO_START)
+    assert lease.charged_micros == (micros * minimum_s // 3600 if by_tenant else micros * 100 // 3600)
+    assert reconcile.findings() == []
 
 
 @pytest.mark.parametrize("how", ["shortened", "completed", "given up"])
