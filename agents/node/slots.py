@@ -65,17 +65,20 @@ class Slots:
         with self._changed() as state:
             state["trial"] = {"slot": chosen.slot, "version": chosen.version, "starts": 0}
 
-    def keep(self) -> None:
-        """The release on trial has proved itself."""
+    def keep(self, tried: Chosen | None = None) -> None:
+        """The release on trial has proved itself; nothing changes if that is not `tried` any more."""
         with self._changed() as state:
             trial = state["trial"]
+            if trial is None or not _is(trial, tried):
+                return
             state["current"], state["trial"] = {"slot": trial["slot"], "version": trial["version"]}, None
             state["failures"].pop(trial["version"], None)
 
-    def leave(self, reason: str) -> None:
-        """The release on trial has not: the one before it is the chosen one again."""
+    def leave(self, reason: str, tried: Chosen | None = None) -> None:
+        """It has not: the one before it is the chosen one again; nothing changes if it is not `tried` any more."""
         with self._changed() as state:
-            _leave(state, reason)
+            if state["trial"] is not None and _is(state["trial"], tried):
+                _leave(state, reason)
 
     def untold(self) -> list[dict[str, str]]:
         """Return the failures of which the server has not been told, and forget them: the caller tells."""
@@ -127,6 +130,10 @@ class Slots:
         yield state
         self.folder.mkdir(mode=0o700, exist_ok=True)
         durable.write(self.folder / CHOSEN, json.dumps(state, indent=1))
+
+
+def _is(row: dict[str, Any], tried: Chosen | None) -> bool:
+    return tried is None or (row["slot"], row["version"]) == (tried.slot, tried.version)
 
 
 def _leave(state: dict[str, Any], reason: str) -> None:

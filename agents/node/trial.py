@@ -27,17 +27,17 @@ class Trial:
 
     def run(self, chosen: Chosen, within_s: float) -> None:
         if chosen.version != self._own:
-            self._leave(f"it says that it is {self._own}")
+            self._leave(f"it says that it is {self._own}", chosen)
             return
         deadline = time.monotonic() + within_s
         while not self._is_well():
             if time.monotonic() > deadline:
-                self._leave(f"it was not heard, or did not see its engine's list, within {within_s:.0f} s")
+                self._leave(f"it was not heard, or did not see its engine's list, within {within_s:.0f} s", chosen)
                 return
             time.sleep(LOOK_EVERY_S)
-        self._slots.keep()
+        self._slots.keep(chosen)
         self._event("upgraded", f"{self._own} runs", version=self._own)
 
-    def _leave(self, reason: str) -> None:
-        self._slots.leave(reason)
+    def _leave(self, reason: str, chosen: Chosen) -> None:
+        self._slots.leave(reason, chosen)
         self._restart()

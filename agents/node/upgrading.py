@@ -9,6 +9,7 @@ import io
 import shutil
 import sys
 import threading
+import time
 import zipfile
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -22,6 +23,7 @@ from agents.node.wire import NoContact, Refused, Wire
 from agents.release_text import NotGood, Release, numbers, read
 
 UNPACKED_MOST = 64 * 1024 * 1024
+VERDICT_WITHIN_S, LOOK_EVERY_S = 180.0, 0.5  # longer than a trial takes
 PATH = "/agent/v1/releases/{sha256}"
 
 _one_at_once = threading.Lock()
@@ -45,6 +47,7 @@ class Upgrading:
             return
         try:
             release = self._good(wish.get("release"))
+            self._await_verdict()
             slot = self._slots.free()
             unpack(self._fetch(release), self._slots, slot)
             self._slots.stage(Chosen(slot, release.version))
@@ -56,6 +59,12 @@ class Upgrading:
             _one_at_once.release()
         self._event("upgrade_begun", f"{self._own} to {release.version}", id=wish.get("id"), version=release.version)
         self._restart()
+
+    def _await_verdict(self) -> None:
+        """Wait while a release is on trial: it may be the one that runs, in the slot that is free until it is kept."""
+        until = time.monotonic() + VERDICT_WITHIN_S
+        while self._slots.on_trial() is not None and time.monotonic() < until:
+            time.sleep(LOOK_EVERY_S)
 
     def _good(self, document: Any) -> Release:
         if not self._identity.release_key:

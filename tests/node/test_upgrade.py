@@ -208,6 +208,40 @@ def test_a_version_that_failed_three_times_is_not_tried_again(tmp_path: Path) ->
     assert "was tried 3 times" in _Taking(tmp_path, fetched=WHEEL).take(SIGNER.sign(WHEEL, version="0.2.0"))
 
 
+def test_a_release_that_comes_while_one_is_on_trial_waits_for_the_verdict(tmp_path: Path) -> None:
+    """It was unpacked over the one that ran, and what that one proved was taken for its own: kept without a trial."""
+    taking = _Taking(tmp_path, fetched=WHEEL)
+    _there(taking.slots, "a")
+    taking.slots.stage(Chosen("a", "0.1.0"))  # we are on trial ourselves
+    began, taken = (
+        threading.Event(),
+        threading.Thread(target=lambda: (began.set(), taking.take(SIGNER.sign(WHEEL, version="0.2.0")))),
+    )
+    taken.start()
+    assert began.wait(5)
+    taken.join(1)
+    assert taking.slots.on_trial() == Chosen("a", "0.1.0")
+
+    taking.slots.keep()
+    taken.join(10)
+
+    assert taking.slots.current() == Chosen("a", "0.1.0")
+    assert taking.slots.on_trial() == Chosen("b", "0.2.0")
+
+
+def test_what_one_release_has_shown_is_not_taken_for_anothers(tmp_path: Path) -> None:
+    slots = Slots(tmp_path)
+    slots.stage(Chosen("a", "0.2.0"))
+    tried = slots.on_trial()
+    assert tried is not None
+    slots.stage(Chosen("b", "0.3.0"))
+
+    slots.keep(tried)
+    slots.leave("too late", tried)
+
+    assert (slots.current(), slots.on_trial()) == (None, Chosen("b", "0.3.0"))
+
+
 @pytest.mark.parametrize("name", ["../outside", "/tmp/outside", "agents/../../outside", "agents\\..\\x"])
 def test_a_wheel_that_would_write_elsewhere_is_not_unpacked(tmp_path: Path, name: str) -> None:
     raw = io.BytesIO()
