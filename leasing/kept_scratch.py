@@ -161,7 +161,9 @@ def _with_scratch(lease: Lease) -> Iterable[Workload]:
 
 
 def _gib(workload: Workload) -> int:
-    return -(-(workload.scratch_mib or 0) // volumes.MIB_PER_GIB)
+    """Return its size: what its host says is on it, but no more than the disk that the lease had. Owners earn by it."""
+    most = workload.spec.get("disk_mib") or workload.host.disk_mib
+    return -(-min(workload.scratch_mib or 0, most) // volumes.MIB_PER_GIB)
 
 
 def _name(workload: Workload) -> str:

@@ -205,3 +205,16 @@ def test_a_volume_of_the_tenant_by_the_name_that_its_scratch_gets_does_not_keep_
     kept = Volume.objects.get(kept_from=lease.public_id)
     assert kept.name == f"{name}-3"
     assert reconcile.findings() == []
+
+
+def test_a_host_that_says_more_than_the_lease_has_disk_holds_no_more_of_its_money() -> None:
+    """Its owner earns by what is kept: half of the last day's money could be had for a scratch that was empty."""
+    lease = make_active_lease(make_tenant(micros=40_000_000))
+    assert lease.state == State.ACTIVE
+    workload = Workload.objects.get(reference=lease.public_id)
+    share_gib = -(-(workload.spec.get("disk_mib") or workload.host.disk_mib) // 1024)
+    fills(lease, 700 * 1024, at_s=60)
+
+    kept_scratch.reserve(at=after(61))
+
+    assert [row.held_micros for row in Reserve.objects.all()] == [share_gib * GIB_DAYS]
