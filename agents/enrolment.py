@@ -83,7 +83,7 @@ def invite(
         for slug in sorted(unknown)
     ]
     if faults or found_zone is None:
-        raise InvalidInput("See `errors` for each fault.", errors=faults)
+        raise InvalidInput.of(faults)
     token = TOKEN_PREFIX + secrets.token_hex(16)
     enrolment = Enrolment.objects.create(
         organization=organization,
@@ -153,7 +153,7 @@ def _check_keys(request: EnrolRequest) -> None:
         if not _PUBLIC_KEY.fullmatch(getattr(request, name))
     ]
     if faults:
-        raise InvalidInput("See `errors` for each fault.", errors=faults)
+        raise InvalidInput.of(faults)
 
 
 def _usable(request: EnrolRequest, *, at: datetime) -> Enrolment:

@@ -198,7 +198,7 @@ def edit(*, host_id: UUID, changes: Mapping[str, Any], by: str, at: datetime) ->
     host = lock(host_id)
     hours, zone = changes.get("hours", host.hours), changes.get("hours_time_zone", host.hours_time_zone)
     if faults := availability.faults(hours, zone):
-        raise InvalidInput("See `errors` for each fault.", errors=list(faults))
+        raise InvalidInput.of(list(faults))
     before = {name: getattr(host, name) for name in changes if getattr(host, name) != changes[name]}
     if not before:
         return host

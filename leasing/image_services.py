@@ -26,7 +26,7 @@ def check(*, image: Resolved, asked: Mapping[str, Any]) -> None:
         detail = f"Store the notebook's token as a secret named {JUPYTER_TOKEN} and name it here."
         faults.append({"pointer": "/secrets", "code": "required", "detail": detail})
     if faults:
-        raise InvalidInput("See `errors` for each fault.", errors=faults)
+        raise InvalidInput.of(faults)
 
 
 def named_ports(image: Resolved, container: Mapping[str, Any]) -> dict[str, int]:

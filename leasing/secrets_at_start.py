@@ -34,7 +34,7 @@ def check(*, organization: Organization, asked: Mapping[str, Any]) -> None:
     if login and login not in unknown and _login(vault.reveal(_named(organization.pk, login))) is None:
         faults.append(_fault("/registry_secret", "bad_value", "The secret's value must read username:password."))
     if faults:
-        raise InvalidInput("See `errors` for each fault.", errors=faults)
+        raise InvalidInput.of(faults)
 
 
 def sealed_for(lease: Lease, *, rank: int, host: Host) -> str:

@@ -49,7 +49,7 @@ def understand(
     """
     faults = _faults(asked, request)
     if faults:
-        raise InvalidInput("See `errors` for each fault.", errors=faults)
+        raise InvalidInput.of(faults)
     rows = Volume.objects.filter(organization=organization_id, state__in=Volume.LIVE).select_related(
         "host__zone__region", "lease"
     )
@@ -73,7 +73,7 @@ def understand(
     if not faults and any(region not in regions for region in named):
         faults = [_fault("/request", "bad_value", f"With these volumes it may stand in {', '.join(regions)}.")]
     if faults:
-        raise InvalidInput("See `errors` for each fault.", errors=faults)
+        raise InvalidInput.of(faults)
     for wish in wishes:
         if wish.volume_id is not None:
             refuse_if_in_use(known[wish.name])

@@ -35,6 +35,13 @@ class InvalidInput(DomainError):
     def __init__(self, detail: str, *, errors: list[dict[str, Any]]) -> None:
         super().__init__(detail, errors=errors)
 
+    @classmethod
+    def of(cls, faults: list[dict[str, Any]]) -> "InvalidInput":
+        """Return the refusal of these faults: what the only one says, or that there are several."""
+        if len(faults) == 1:
+            return cls(str(faults[0].get("detail") or faults[0].get("code") or "It cannot be read."), errors=faults)
+        return cls(f"There are {len(faults)} faults; `errors` names each.", errors=faults)
+
 
 class NotFound(DomainError):
     slug = "not-found"

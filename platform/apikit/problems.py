@@ -69,9 +69,9 @@ def _as_domain_error(exc: Exception) -> DomainError | None:
     if isinstance(exc, DomainError):
         return exc
     if isinstance(exc, Faults):
-        return InvalidInput("See `errors` for each fault.", errors=exc.faults)
+        return InvalidInput.of(exc.faults)
     if isinstance(exc, exceptions.ValidationError):
-        return InvalidInput("See `errors` for each fault.", errors=list(_flattened(exc.detail, "")))
+        return InvalidInput.of(list(_flattened(exc.detail, "")))
     if isinstance(exc, (Http404, exceptions.NotFound)):
         return NotFound("It does not exist, or it is not yours.")
     if isinstance(exc, (OperationalError, InterfaceError)):

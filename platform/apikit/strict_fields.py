@@ -252,7 +252,7 @@ class StrictSerializer(serializers.Serializer[Any]):
         try:
             values: dict[str, Any] = reader.run_validation(data)
         except Faults as exc:
-            raise InvalidInput("See `errors` for each fault.", errors=exc.faults) from None
+            raise InvalidInput.of(exc.faults) from None
         return values
 
     def run_validation(self, data: Any = empty) -> Any:

@@ -111,7 +111,7 @@ def read(sent: QueryDict, readers: Mapping[str, Reader]) -> dict[str, Any]:
         except Faults as exc:
             errors += [_about(name, found) for found in exc.faults]
     if errors:
-        raise InvalidInput("See `errors` for each fault in the query.", errors=errors)
+        raise InvalidInput.of(errors)
     return values
 
 
@@ -120,7 +120,7 @@ def read_header(name: str, text: str, reader: Reader) -> Any:
     try:
         return reader(text)
     except Faults as exc:
-        raise InvalidInput("See `errors`.", errors=[_about(name, found) for found in exc.faults]) from None
+        raise InvalidInput.of([_about(name, found) for found in exc.faults]) from None
 
 
 def _read_one(name: str, sent: list[str], readers: Mapping[str, Reader]) -> Any:

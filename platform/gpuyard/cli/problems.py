@@ -46,7 +46,7 @@ _NEXT_STEP = {
     "no-capacity": "`gpuyard offers` shows what can be had now; a lease without --no-queue waits for it.",
     "quote-expired": "Make a new quote with `gpuyard quote`.",
     "precondition-failed": "It changed in the meantime: look at it again, then repeat.",
-    "image-not-runnable": "Choose another image (`gpuyard images`) or another GPU.",
+    "image-not-runnable": "Choose another image (`gpuyard image list`) or another GPU.",
     "unavailable": "Nothing was changed. Try again in a moment.",
 }
 _WINDOW = 60  # characters of a text that are shown around a fault
