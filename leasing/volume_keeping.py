@@ -14,7 +14,6 @@ from uuid import UUID
 from django.db import transaction
 from django.db.models import F
 
-from agents import silence
 from agents import volumes as on_hosts
 from agents.models import Host, HostVolume
 from apikit.instants import instant
@@ -136,17 +135,23 @@ def _destroy(volume: Volume, at: datetime) -> bool:
 
 def _lose_sight(volume: Volume, at: datetime) -> bool:
     host = volume.host
-    if host is None or not silence.is_lost(host, at=at) or volume.state not in (State.READY, State.EXPIRING):
+    if host is None or host.state not in SILENT or volume.state not in (State.READY, State.EXPIRING):
         return False
     reserves.stop_drawing(reference=volume.public_id, at=at)
-    volumes.stop_meter(volume, stopped_at=host.last_heard_at or at, at=at, cause="host_lost")
+    volumes.stop_meter(volume, stopped_at=_reached_until(host, at), at=at, cause="host_lost")
     volume.destroy_at = None
     volumes.enter(volume, State.UNREACHABLE, at=at, reason="host_lost")
     return True
 
 
+def _reached_until(host: Host, at: datetime) -> datetime:
+    """Return until when what is on a host could be reached; on one in quarantine it cannot, though its agent speaks."""
+    heard = host.last_heard_at or at
+    return min(heard, host.state_since or heard) if host.state == Host.State.QUARANTINED else heard
+
+
 def _see_again(volume: Volume, at: datetime) -> bool:
-    if volume.state != State.UNREACHABLE or volume.host is None or silence.is_lost(volume.host, at=at):
+    if volume.state != State.UNREACHABLE or volume.host is None or volume.host.state in SILENT:
         return False
     volumes.start_meter(volume, at=at)
     volumes.enter(volume, State.READY, at=at, reason="host_back")

@@ -26,6 +26,7 @@ from leasing.moves import WrongState
 from leasing.volume_models import Volume
 from leasing.volume_wishes import VolumeWish, prices, refuse_if_in_use
 from outbox import messages
+from tenants import organizations
 from tenants.models import Organization
 
 State = Volume.State
@@ -50,9 +51,10 @@ def create(
     """Make a volume that the first lease with it binds to a host. region: where that must be.
 
     Raises InvalidInput (the name is taken, the region is unknown or sells no storage), TooManyVolumes,
-    holds.InsufficientFunds for its reserve.
+    holds.InsufficientFunds for its reserve, organizations.Banned.
     """
     organization = Organization.objects.select_for_update(no_key=True).get(pk=organization_id)
+    organizations.refuse_banned(organization)
     currency = _currency_of(organization, region)
     if Volume.objects.filter(organization=organization, name=name, state__in=Volume.LIVE).exists():
         raise _invalid("/name", "Another volume has this name.")

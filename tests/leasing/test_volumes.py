@@ -19,6 +19,7 @@ from leasing.states import EndReason, State
 from leasing.volume_models import Volume
 from outbox.models import Message
 from scheduler import converging
+from tenants import organizations
 from tenants.models import Organization
 from tests.apikit.conftest import Caller
 from tests.factories import (
@@ -349,6 +350,37 @@ def test_a_host_that_is_not_heard_is_not_paid_and_one_that_leaves_takes_it_along
     assert not on_hosts.is_there(volume.public_id)
     assert wallets.balance(owner=tenant.pk, currency="XTS", at=after(2000)).held_micros == 0
     assert reconcile.findings() == []
+
+
+def test_a_volume_on_a_quarantined_host_is_not_charged_though_its_agent_speaks() -> None:
+    """No lease can be placed there: its tenant paid the owner, whom we do not trust, for what he could not reach."""
+    host = a_host()
+    lease = make_active_lease(make_tenant(), volumes=DATA)
+    end_and_clean(lease, at=after(102))
+    volume = the_volume()
+    Host.objects.update(state=Host.State.QUARANTINED, state_since=after(202), last_heard_at=after(204))
+
+    keep(205)
+    hosts_are_heard(300)
+    keep(301)
+
+    volume.refresh_from_db()
+    assert volume.state == Volume.State.UNREACHABLE
+    assert metering.cost(reference=volume.public_id, at=after(400)).charged_micros == 200
+    Host.objects.filter(pk=host.pk).update(state=Host.State.ONLINE, last_heard_at=after(500))
+    keep(501)
+    assert metering.cost(reference=volume.public_id, at=after(510)).charged_micros == 209
+    assert reconcile.findings() == []
+
+
+def test_a_request_that_was_under_way_when_a_ban_came_makes_no_volume() -> None:
+    tenant = make_tenant()
+    Organization.objects.filter(pk=tenant.pk).update(banned_at=after(1), banned_reason="fraud")
+
+    with pytest.raises(organizations.Banned):
+        volumes.create(organization_id=tenant.pk, name="data", size_gib=1, region=None, at=after(2), actor="t")
+
+    assert not Volume.objects.exists()
 
 
 @pytest.mark.parametrize(
