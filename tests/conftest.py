@@ -5,6 +5,7 @@ The database comes from `embedded.pytest_plugin`, since Django's settings load b
 
 import os
 import shutil
+import signal
 import socket
 import sys
 from collections.abc import Iterator
@@ -30,6 +31,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--fuzz-cases", type=int, default=None, metavar="N", help="schemathesis: requests per operation and mode"
     )
+
+
+def pytest_configure() -> None:
+    """A run that is told to end (a job's time is over) ends as by Ctrl-C: what its tests have started goes with it."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
 
 
 # What starts whole stacks, engines and machines goes first, so that no worker has it left when the others are done.

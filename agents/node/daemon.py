@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from agents import protocol
-from agents.node import clocks, host_figures, inventory, watchdog
+from agents.node import clocks, ending, host_figures, inventory, watchdog
 from agents.node.bell import Bell
 from agents.node.drivers import Driver
 from agents.node.engine_of import engine_of
@@ -196,8 +196,7 @@ class Daemon:
     def run(self) -> None:
         """Run until `end`. Signals are taken only in the main thread."""
         if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGTERM, signal.SIGINT):
-                signal.signal(number, lambda *_: self.end())
+            ending.on_signals(self.end)
             faulthandler.register(signal.SIGUSR1)  # kill -USR1 shows where every thread is
         self._reconciler.event("agent_started", f"version {AGENT_VERSION}")
         for failure in self._slots.untold():

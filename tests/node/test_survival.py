@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -267,3 +268,23 @@ def test_two_agents_on_one_machine_leave_each_others_workloads_alone(
         other.kill()
         other_plane.stop()
         shutil.rmtree(folder_in_memory(other.folder), ignore_errors=True)
+
+
+def test_an_agent_that_is_told_to_end_many_times_at_once_ends(tmp_path: Path) -> None:
+    """A handler that takes a lock which its own thread holds waits for itself for ever."""
+    silent = FakeControlPlane(hold_s=1)
+    silent.start()
+    agent = Agent(silent, tmp_path / "state", "--driver", "sim", "--sim", "A100_80G", "--engine", "process")
+    agent.start()
+    assert agent.process is not None
+    try:
+        silent.silent = True  # so it waits between its tries, as a host does while its server is away
+        until(lambda: "no contact" in agent.said(), what="a first failure")
+        for _ in range(400):
+            agent.process.send_signal(signal.SIGTERM)
+            if agent.process.poll() is not None:
+                break
+        assert agent.process.wait(15) == 0
+    finally:
+        agent.process.kill()
+        silent.stop()

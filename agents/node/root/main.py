@@ -2,12 +2,11 @@
 
 import argparse
 import os
-import signal
 import sys
 import threading
 from pathlib import Path
 
-from agents.node import clocks, watchdog
+from agents.node import clocks, ending, watchdog
 from agents.node.engine_of import engine_of
 from agents.node.for_root import told_at
 from agents.node.identity import StateError, StateFolder
@@ -48,8 +47,7 @@ class Root:
         self._ended = threading.Event()
 
     def run(self) -> None:
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, lambda *_: self._ended.set())
+        ending.on_signals(self._ended.set)
         said(f"looks after the workloads of {self._told.name}")
         watchdog.tell("READY=1")
         while not self._ended.is_set():
