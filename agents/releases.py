@@ -56,12 +56,15 @@ def add(*, document: Any, wheel: bytes, by: str, at: datetime) -> AgentRelease:
 
 @transaction.atomic
 def roll_out(*, version: str, percent: int, reason: str, by: str, at: datetime) -> AgentRelease:
-    """Ask so many of the hosts, from now on; what was stopped goes on. Raises ReleaseRefused."""
+    """Ask so many of the hosts, from now on; what was stopped goes on: all on whom it has not proved itself are asked
+    again, and what failed before counts no more. Raises ReleaseRefused."""
     row = AgentRelease.objects.select_for_update(no_key=True).defer("wheel").filter(version=version).first()
     if row is None:
         raise ReleaseRefused(f"There is no release {version}.")
     if percent not in STAGES:
         raise ReleaseRefused(f"A release goes to {', '.join(map(str, STAGES))} % of the hosts.")
+    if row.stopped_at is not None:
+        AgentUpgrade.objects.filter(release=row).exclude(outcome=Outcome.DONE).delete()
     AgentRelease.objects.filter(pk=row.pk).update(percent=percent, stopped_at=None, stopped_why="")
     host_events.settle_alarm(kind=ALARM, subject=version, at=at)
     target = f"{version} {percent} %"

@@ -96,6 +96,25 @@ def test_one_that_failed_is_not_asked_again_and_the_release_stops(agent: FakeAge
     assert not Alarm.objects.filter(closed_at=None).exists()
 
 
+def test_a_release_that_is_rolled_out_again_after_it_stopped_asks_again(agent: FakeAgent) -> None:
+    """It said that it goes to all, and the next look stopped it for the same old failures, having asked nobody."""
+    _hosts(25)
+    _add()
+    _to_all()
+    assert releases.tick(at=NOON) == 26
+    done, one, two = AgentUpgrade.objects.all()[:3]
+    releases.answered(done.host, {"kind": "upgraded", "version": "0.2.0"}, at=NOON)
+    for upgrade in (one, two):
+        releases.answered(upgrade.host, {"kind": "upgrade_failed", "version": "0.2.0"}, at=NOON)
+    releases.tick(at=NOON)
+    assert AgentRelease.objects.get().stopped_at is not None
+
+    _to_all()
+
+    assert releases.tick(at=NOON) == 25, "all but the one on which it proved itself"
+    assert AgentRelease.objects.get().stopped_at is None
+
+
 def test_a_host_that_is_not_heard_of_again_counts_as_failed(agent: FakeAgent) -> None:
     _add()
     _to_all()
