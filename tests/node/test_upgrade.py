@@ -213,12 +213,9 @@ def test_a_release_that_comes_while_one_is_on_trial_waits_for_the_verdict(tmp_pa
     taking = _Taking(tmp_path, fetched=WHEEL)
     _there(taking.slots, "a")
     taking.slots.stage(Chosen("a", "0.1.0"))  # we are on trial ourselves
-    began, taken = (
-        threading.Event(),
-        threading.Thread(target=lambda: (began.set(), taking.take(SIGNER.sign(WHEEL, version="0.2.0")))),
-    )
+    document = SIGNER.sign(WHEEL, version="0.2.0")
+    taken = threading.Thread(target=taking.take, args=(document,))
     taken.start()
-    assert began.wait(5)
     taken.join(1)
     assert taking.slots.on_trial() == Chosen("a", "0.1.0")
 
