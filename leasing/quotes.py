@@ -13,7 +13,7 @@ from agents import host_events
 from agents.models import Device, Host
 from apikit.errors import DomainError
 from audit import ids
-from leasing import assigning, calendar, gpu_quota, quoted_terms, requesting
+from leasing import assigning, calendar, gpu_quota, quote_allowance, quoted_terms, requesting
 from leasing.assigning import Assignment
 from leasing.calendar import Seat
 from leasing.models import Lease, Quote
@@ -39,10 +39,13 @@ class QuoteExpired(DomainError):
 
 @transaction.atomic
 def make(*, organization_id: UUID, wanted: Wanted, assignment: Assignment, ttl_s: int, at: datetime) -> Quote:
-    """Hold the devices of a decision for `ttl_s` seconds. Raises DevicesTaken or gpu_quota.QuotaExceeded."""
+    """Hold the devices of a decision for `ttl_s` seconds. Raises DevicesTaken, gpu_quota.QuotaExceeded or
+    quote_allowance.QuoteAllowanceUsedUp.
+    """
     organization = Organization.objects.select_for_update(no_key=True).get(pk=organization_id)
     organizations.refuse_banned(organization)
     gpu_quota.check(organization=organization, gpus=len(assignment.seats))
+    quote_allowance.check(organization=organization, gpus=len(assignment.seats), ttl_s=ttl_s, at=at)
     quote = Quote.objects.create(
         organization=organization,
         request=str(wanted.request),

@@ -233,6 +233,8 @@ WORKLOAD_VALID_FOR_S = env.seconds("WORKLOAD_VALID_FOR_S", 60)
 WORKLOAD_STOP_GRACE_S = env.seconds("WORKLOAD_STOP_GRACE_S", 30)
 FENCE_MARGIN_S = env.seconds("FENCE_MARGIN_S", 30)
 REQUEST_HOLD_MINUTES = env.seconds("REQUEST_HOLD_MINUTES", 10)
+# So long may quotes that are not redeemed hold all of an organization's GPU quota, in 24 hours.
+QUOTE_HOLD_S_A_DAY = env.seconds("QUOTE_HOLD_S_A_DAY", 1800)
 # So many days of a volume's storage are held in its organization's wallet: so long it is kept once the money is out.
 STORAGE_RESERVE_DAYS = env.seconds("STORAGE_RESERVE_DAYS", 3)
 VOLUME_MOST_GIB = env.seconds("VOLUME_MOST_GIB", 4096)

@@ -163,6 +163,12 @@ class GpuQuotaExceeded(ApiError):
     slug = "gpu-quota-exceeded"
 
 
+class QuoteAllowanceUsedUp(ApiError):
+    """Quotes that were not redeemed have held too much within a day; `retry_after` says when it is less."""
+
+    slug = "quote-allowance-used-up"
+
+
 class BudgetExceeded(ApiError):
     slug = "budget-exceeded"
 

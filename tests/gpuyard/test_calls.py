@@ -32,6 +32,7 @@ SLUGS = [
     "no-capacity",
     "invalid-transition",
     "gpu-quota-exceeded",
+    "quote-allowance-used-up",
     "budget-exceeded",
     "idempotency-in-progress",
     "agent-replay",

@@ -4,7 +4,7 @@ from datetime import timedelta
 
 import pytest
 
-from leasing import quotes
+from leasing import quote_allowance, quotes
 from leasing.models import Allocation, Lease, Quote
 from leasing.states import State
 from scheduler import planning
@@ -106,6 +106,40 @@ def test_quotes_count_against_the_quota(tenant: Organization) -> None:
 
     with pytest.raises(Exception, match="8 of 8 GPUs"):
         make_lease(tenant)
+
+
+def test_quotes_that_nobody_redeems_hold_gpus_only_so_long(tenant: Organization) -> None:
+    Organization.objects.filter(pk=tenant.pk).update(gpu_quota=8)  # 8 x 1800 GPU-seconds in 24 hours
+    begun = []
+    for number in range(2):  # 8 x 900 each; one is cancelled, one expires
+        at = after(1_000 * number)
+        begun.append(planning.quote(organization=tenant, wanted=wanted(tenant, "A100_80G x8"), ttl_s=900, at=at))
+        if number == 0:
+            quotes.cancel(quote_id=begun[0].pk, at=after(890))
+    quotes.expire_due(at=after(1_900))
+
+    with pytest.raises(quote_allowance.QuoteAllowanceUsedUp) as refused:
+        planning.quote(organization=tenant, wanted=wanted(tenant, "A100_80G x1"), ttl_s=1, at=after(2_000))
+
+    facts = {"allowed_gpu_s": 14_400, "used_gpu_s": 14_400, "asked_gpu_s": 1}
+    assert (refused.value.facts, refused.value.status) == (facts, 409)
+    assert refused.value.retry_after_s == 86_400 - 2_000 + 1
+    assert make_lease(tenant, at=after(2_001)).pk  # a lease is none of it
+    day_later = after(86_400)
+    assert planning.quote(organization=tenant, wanted=wanted(tenant, "A100_80G x1"), ttl_s=60, at=day_later).pk
+
+
+def test_what_is_redeemed_uses_nothing_up_and_others_have_their_own(tenant: Organization) -> None:
+    Organization.objects.filter(pk=tenant.pk).update(gpu_quota=9)
+    for number in range(2):
+        quote = planning.quote(
+            organization=tenant, wanted=wanted(tenant, "A100_80G x4"), ttl_s=900, at=after(number)
+        )  # fmt: skip
+        planning.redeem(organization=tenant, quote=quote, said={}, at=after(number + 1), created_by="test")
+
+    quote_allowance.check(organization=Organization.objects.get(pk=tenant.pk), gpus=9, ttl_s=1_800, at=after(10))
+    with pytest.raises(quote_allowance.QuoteAllowanceUsedUp):
+        quote_allowance.check(organization=Organization.objects.get(pk=tenant.pk), gpus=9, ttl_s=1_801, at=after(10))
 
 
 def test_a_plan_prices_everything_and_writes_nothing(tenant: Organization) -> None:

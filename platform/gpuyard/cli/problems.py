@@ -42,6 +42,7 @@ _NEXT_STEP = {
     "not-found": "`gpuyard ps` and the other lists show what is there.",
     "insufficient-funds": "Top up the wallet (`gpuyard wallet` shows it), or ask for less or for a shorter time.",
     "gpu-quota-exceeded": "End a lease (`gpuyard ps`), or ask for a higher quota.",
+    "quote-allowance-used-up": "Redeem a quote (`gpuyard lease create --quote ID`), or ask for a shorter --ttl.",
     "budget-exceeded": "Raise the budget, or ask for less.",
     "no-capacity": "`gpuyard offers` shows what can be had now; a lease without --no-queue waits for it.",
     "quote-expired": "Make a new quote with `gpuyard quote`.",
