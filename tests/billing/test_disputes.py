@@ -151,6 +151,7 @@ def test_one_that_is_won_comes_back_once_to_the_debt_first(caller: Caller, fake:
     assert (_money(caller), wallets.owed_micros(payment.wallet)) == (6_000_000, 0)
     assert payments.refundable_minor(payment, at=clock.now()) == 600
     assert Dispute.objects.get().state == "won"
+    assert Entry.objects.filter(action="payment.dispute_won").count() == 1  # told once, however often it came
     _well()
 
 
