@@ -146,7 +146,7 @@ def test_one_that_is_won_comes_back_once_to_the_debt_first(caller: Caller, fake:
     _notify(caller, "charge.dispute.created", _dispute(payment))
     assert (_money(caller), wallets.owed_micros(payment.wallet)) == (0, 4_000_000)
     for kind in ("charge.dispute.funds_reinstated", "charge.dispute.closed", "charge.dispute.funds_reinstated"):
-        _notify(caller, kind, _dispute(payment, status="won"))
+        assert _notify(caller, kind, _dispute(payment, status="won")).status_code == 200
 
     assert (_money(caller), wallets.owed_micros(payment.wallet)) == (6_000_000, 0)
     assert payments.refundable_minor(payment, at=clock.now()) == 600
