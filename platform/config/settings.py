@@ -152,8 +152,8 @@ SEALING_KEYS = env.text(
 )
 # (quota, window in seconds) per policy of apikit.rate_limits, over its defaults.
 RATE_LIMITS: dict[str, tuple[int, int]] = {
-    "requests": (env.seconds("RATE_LIMIT_REQUESTS", 1200), 60),
-    "lease_create": (env.seconds("RATE_LIMIT_LEASE_CREATE", 60), 60),
+    "requests": (env.count("RATE_LIMIT_REQUESTS", 1200), 60),
+    "lease_create": (env.count("RATE_LIMIT_LEASE_CREATE", 60), 60),
 }
 # Doors under /api, /agent and /payments that are open to all or guard themselves; the others are OrganizationViews.
 DOORS_WITHOUT_POLICY: list[str] = [
@@ -232,21 +232,21 @@ HOST_SILENCE_GRACE_AFTER_START_S = env.seconds("HOST_SILENCE_GRACE_AFTER_START_S
 WORKLOAD_VALID_FOR_S = env.seconds("WORKLOAD_VALID_FOR_S", 60)
 WORKLOAD_STOP_GRACE_S = env.seconds("WORKLOAD_STOP_GRACE_S", 30)
 FENCE_MARGIN_S = env.seconds("FENCE_MARGIN_S", 30)
-REQUEST_HOLD_MINUTES = env.seconds("REQUEST_HOLD_MINUTES", 10)
+REQUEST_HOLD_MINUTES = env.count("REQUEST_HOLD_MINUTES", 10)
 # So long may quotes that are not redeemed hold all of an organization's GPU quota, in 24 hours.
 QUOTE_HOLD_S_A_DAY = env.seconds("QUOTE_HOLD_S_A_DAY", 1800)
 # So many days of a volume's storage are held in its organization's wallet: so long it is kept once the money is out.
-STORAGE_RESERVE_DAYS = env.seconds("STORAGE_RESERVE_DAYS", 3)
-VOLUME_MOST_GIB = env.seconds("VOLUME_MOST_GIB", 4096)
-VOLUMES_PER_ORGANIZATION = env.seconds("VOLUMES_PER_ORGANIZATION", 100)
+STORAGE_RESERVE_DAYS = env.count("STORAGE_RESERVE_DAYS", 3)
+VOLUME_MOST_GIB = env.count("VOLUME_MOST_GIB", 4096)
+VOLUMES_PER_ORGANIZATION = env.count("VOLUMES_PER_ORGANIZATION", 100)
 # `on_exit: restart` starts a container again so often within the window, then its lease ends.
 ON_EXIT_RESTARTS = 3
 ON_EXIT_WINDOW = timedelta(minutes=10)
 # No lease is reclaimed before it ran so long; it is promised to each when it is made.
 RECLAIM_MIN_RUNTIME_S = env.seconds("RECLAIM_MIN_RUNTIME_S", 600)
 # So much of all GPUs asked for in the last seven days may have been moved for large requests, in 1/10,000.
-MOVES_ALLOWANCE_BP = env.seconds("MOVES_ALLOWANCE_BP", 75)
-COMMISSION_BP = env.seconds("COMMISSION_BP", 1000)
+MOVES_ALLOWANCE_BP = env.count("MOVES_ALLOWANCE_BP", 75)
+COMMISSION_BP = env.count("COMMISSION_BP", 1000)
 # Tiers of commission by what an owner earned in the month before (micro-units), and what a host's class takes off it.
 COMMISSION_TIERS = (
     (0, COMMISSION_BP), (50_000_000_000, max(0, COMMISSION_BP - 100)), (500_000_000_000, max(0, COMMISSION_BP - 200)),
@@ -264,7 +264,7 @@ STRIPE_ACCOUNTS = dict(pair.split("=", 1) for pair in env.text("STRIPE_ACCOUNTS"
 PAYMENT_PROVIDERS = ("stripe",) if STRIPE_API_KEY else ()
 # Owners are paid out by transfer, what they earned a week ago and before, in amounts worth a transfer.
 PAYOUT_PROVIDER = env.text("PAYOUT_PROVIDER", "offline")
-PAYOUT_MINIMUM_MICROS = env.seconds("PAYOUT_MINIMUM_MICROS", 10_000_000)
+PAYOUT_MINIMUM_MICROS = env.count("PAYOUT_MINIMUM_MICROS", 10_000_000)
 PAYOUT_HOLD_S = env.seconds("PAYOUT_HOLD_S", 7 * 86_400)
 SIMULATED_CURRENCY = "XTS"  # ISO 4217's code for tests: play money, for simulated hardware only
 # Where images may come from; a bare name is docker.io's.

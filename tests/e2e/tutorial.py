@@ -18,7 +18,8 @@ from typing import Self
 
 ROOT = Path(__file__).parents[2]
 _BLOCK = re.compile(r"^```console\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-_ID = re.compile(r"\b(?:lease|host|quote|enrol|req|secret|image|org|key|budget|member|group|audit|hook|volume)_[0-9a-z]{8,}\b")
+_KINDS = "lease|host|quote|enrol|req|secret|image|org|key|budget|member|group|audit|hook|volume"
+_ID = re.compile(rf"\b(?:{_KINDS})_[0-9a-z]{{8,}}\b")
 _SHAPES = (
     (re.compile(r"\bgy(?:enrol|_live)_\S+"), "TOKEN"),
     (re.compile(r"\bSIM-[0-9a-f-]{36}"), "SIM"),
