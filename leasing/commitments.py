@@ -7,10 +7,9 @@ from django.db.models import Max
 
 from agents.models import Workload
 from billing.endings import TENANT
+from leasing import secrets_at_start
 from leasing.models import Lease, LeaseEvent
 from leasing.states import EndReason, State
-from tenants import vault
-from tenants.models import Secret
 
 SUPPLIER = "supplier"
 # With which a tenant, or his command, stops what runs, so that it starts again.
@@ -68,19 +67,9 @@ def _could_start_nowhere(lease: Lease) -> bool:
     failed = Workload.objects.filter(reference=lease.public_id, epoch=lease.epoch).exclude(failure="")
     return failed.exists() and all(
         workload.failure in OWN_FAILURES
-        and (workload.failure != "secret_missing" or _lacked_a_secret(lease, at=workload.wanted_at))
+        and (workload.failure != "secret_missing" or secrets_at_start.was_lacking(lease, at=workload.wanted_at))
         for workload in failed
     )
-
-
-def _lacked_a_secret(lease: Lease, *, at: datetime) -> bool:
-    """Tell whether a start at `at` did not get all that the lease names, by what the vault has now."""
-    names = {*lease.secrets, *([lease.registry_secret] if lease.registry_secret else [])}
-    there = Secret.objects.filter(organization=lease.organization_id, name__in=names, created_at__lte=at)
-    if names - set(there.exclude(replaced_at__gt=at).values_list("name", flat=True)):
-        return True
-    login = there.filter(name=lease.registry_secret).first()
-    return login is not None and not all(vault.reveal(login).strip().partition(":"))
 
 
 def _is_cut_short(lease: Lease) -> bool:

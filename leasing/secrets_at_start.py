@@ -11,6 +11,7 @@ from uuid import UUID
 
 from agents import sealed_values
 from agents.models import Host
+from apikit import sealing
 from apikit.errors import InvalidInput
 from apikit.nearest import nearest
 from leasing.models import Lease
@@ -62,6 +63,22 @@ def record(lease: Lease, *, hosts: Iterable[Host], at: datetime) -> None:
         for host in hosts:
             receiver = f"{lease.public_id} on {host.public_id}"
             vault.record_handed_out(organization_id=lease.organization_id, names=names, receiver=receiver, at=at)
+
+
+def was_lacking(lease: Lease, *, at: datetime) -> bool:
+    """Return whether a start at `at` did not get all that the lease names, by what the vault has now.
+
+    A value that we cannot unseal is no fault of its tenant: it was not lacking.
+    """
+    there = Secret.objects.filter(organization=lease.organization_id, name__in=_names(lease), created_at__lte=at)
+    there = there.exclude(replaced_at__gt=at)
+    if set(_names(lease)) - set(there.values_list("name", flat=True)):
+        return True
+    login = there.filter(name=lease.registry_secret).first()
+    try:
+        return login is not None and _login(vault.reveal(login)) is None
+    except sealing.CannotUnseal:
+        return False
 
 
 def _names(lease: Lease) -> list[str]:

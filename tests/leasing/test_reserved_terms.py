@@ -177,11 +177,17 @@ def test_who_restarts_a_lease_whose_host_dies_then_is_let_go() -> None:
 
 @pytest.mark.parametrize(
     ("failure", "by_tenant"),
-    [("secret_missing", True), ("secret kept", False), ("image_denied", True), ("engine_error", False)],
+    [
+        ("secret_missing", True),
+        ("secret kept", False),
+        ("secret unreadable", False),
+        ("image_denied", True),
+        ("engine_error", False),
+    ],
 )
 def test_a_restart_from_what_its_tenant_took_away_is_no_way_out(failure: str, by_tenant: bool) -> None:
     """He deletes the secret or the image that it starts from: no host could start it. A host that says so falsely, to
-    earn the commitment, is not believed."""
+    earn the commitment, is not believed; nor is it his doing, or a reason not to end, that we lost our own key."""
     lease = reserve("P1W")
     micros, minimum_s = TIERS["P1W"]
     if failure.startswith("secret"):
@@ -191,11 +197,17 @@ def test_a_restart_from_what_its_tenant_took_away_is_no_way_out(failure: str, by
         vault.store(organization=lease.organization, name="TOKEN", value="x", actor="t", at=NOON)
         Secret.objects.update(created_at=NOON)
     hear(lease, at=after(102))
+    if failure == "secret unreadable":
+        vault.store(organization=lease.organization, name="LOGIN", value="ada:x", actor="t", at=NOON)
+        Secret.objects.update(created_at=NOON)
+        Lease.objects.update(secrets=[], registry_secret="LOGIN")
     recovery.restart_now(lease=Lease.objects.get(), at=after(102))
+    if failure == "secret unreadable":
+        Secret.objects.update(sealed=b"sealed by a key that is gone")
     at_s = 103.0
     while Lease.objects.get().state not in (State.ENDING, State.ENDED):
         assert at_s < 3000
-        say(lease, "cleaning", at=after(at_s), failure=failure.replace(" kept", "_missing"))
+        say(lease, "cleaning", at=after(at_s), failure="secret_missing" if "secret" in failure else failure)
         converging.converge(at=after(at_s + 1))
         place(at=after(at_s + 400))
         at_s += 400
