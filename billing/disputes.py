@@ -77,11 +77,11 @@ def _give_back(dispute: Dispute, *, at: datetime) -> None:
     exhaustion.refresh(accounts=[wallet.pk], at=at)
 
 
-def recover_all(*, at: datetime) -> int:
-    """Let every wallet that owes pay what it can by now; return how many have paid."""
+def owing() -> list[Account]:
+    """Return the wallets whose organizations owe something."""
     debts = Account.objects.filter(kind=AccountKind.DISPUTE_DEBT).values_list("owner", "currency")
-    owing = [Account.objects.get(kind=AccountKind.WALLET, owner=owner, currency=currency) for owner, currency in debts]
-    return sum(wallets.pay_debt(wallet=wallet, at=at) > 0 for wallet in owing)
+    found = [Account.objects.get(kind=AccountKind.WALLET, owner=owner, currency=currency) for owner, currency in debts]
+    return [wallet for wallet in found if wallets.owed_micros(wallet) > 0]
 
 
 def _tell(dispute: Dispute, what: str, *, at: datetime) -> None:

@@ -21,6 +21,7 @@ def wallet(found: wallets.Balance) -> dict[str, Any]:
         "available": money(found.available_micros),
         "credit_line": money(found.credit_micros),
         "credits": money(found.grants_micros),
+        "owed": money(found.owed_micros),
         "burn": {**money(found.burn_micros_per_hour), "per": "hour"},
         "exhausts_at": instant_or_none(found.exhausts_at),
     }

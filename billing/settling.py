@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 
 from django.db.models import F
 
-from billing import disputes, payments, payouts
+from billing import disputes, payments, payouts, wallets
 from billing.models import Payment, Payout, Refund
 from billing.models.payments import OPEN, IntentState
 from billing.providers import OpensPayments
@@ -25,12 +25,14 @@ GIVE_UP = timedelta(days=7)  # a payment that nobody has confirmed by then is ca
 
 def settle_due(*, providers: Mapping[str, OpensPayments], at: datetime) -> int:
     """Go on with what is due of these providers; return how many acts were tried."""
-    with _alone("debts", "all"):
-        disputes.recover_all(at=at)
-    return sum(
+    acts = sum(
         _look_at_payments(provider, at=at) + _go_on_with_refunds(provider, at=at) + _go_on_with_payouts(provider, at=at)
         for provider in providers.values()
     )
+    for wallet in disputes.owing():
+        with _alone("debt", wallet.pk):
+            wallets.pay_debt(wallet=wallet, at=at)
+    return acts
 
 
 @contextmanager

@@ -14,7 +14,8 @@ from billing.models.accounts import AccountKind
 
 @dataclass(frozen=True)
 class Balance:
-    """accrued_micros: runs, and is not posted yet; available_micros: what a new hold may take, grants included."""
+    """accrued_micros: runs, and is not posted yet; available_micros: what a new hold may take, grants included;
+    owed_micros: for payments that a bank took back when the money was gone."""
 
     currency: str
     balance_micros: int
@@ -25,6 +26,7 @@ class Balance:
     grants_micros: int
     burn_micros_per_hour: int
     exhausts_at: datetime | None
+    owed_micros: int = 0
 
 
 def account_of(*, owner: UUID, currency: str, at: datetime) -> Account:
@@ -99,6 +101,7 @@ def balance(*, owner: UUID, currency: str, at: datetime) -> Balance:
         grants_micros=sum(micros for account, micros in funds if account.pk != wallet.pk),
         burn_micros_per_hour=row.burn_micros_per_hour,
         exhausts_at=row.exhaust_at,
+        owed_micros=owed_micros(wallet),
     )
 
 
@@ -129,7 +132,7 @@ def pledgeable(wallet: Account, row: AccountBalance, *, at: datetime) -> list[tu
 @transaction.atomic
 def pay_debt(*, wallet: Account, at: datetime) -> int:
     """Pay what is owed out of what the wallet can spare; return the micro-units. Nothing owed costs one look."""
-    if not Account.objects.filter(kind=AccountKind.DISPUTE_DEBT, owner=wallet.owner, currency=wallet.currency).exists():
+    if not owed_micros(wallet):
         return 0
     ledger.lock([wallet.pk])
     debt = debt_of(wallet, at=at)
@@ -137,9 +140,8 @@ def pay_debt(*, wallet: Account, at: datetime) -> int:
     if paid <= 0:
         return 0
     n = Transfer.objects.filter(credit=debt).count()  # grows with each, under the wallet's lock
-    ledger.post(
-        key=f"debt:{debt.pk}:{n}", kind="dispute", legs=ledger.flow(wallet, debt, paid), effective_at=at, at=at
-    )  # fmt: skip
+    legs = ledger.flow(wallet, debt, paid)
+    ledger.post(key=f"debt:{debt.pk}:{n}", kind="dispute", legs=legs, effective_at=at, at=at)
     exhaustion.refresh(accounts=[wallet.pk], at=at)
     return paid
 

@@ -103,7 +103,7 @@ _OBJECTS = {
     "Wallet": "balances:Balance[]",
     "Balance": (
         "currency:text balance:money held:money accrued:money available:money credit_line:money credits:money"
-        " burn:price exhausts_at:at?"
+        " owed:money burn:price exhausts_at:at?"
     ),
     "TopUp": (
         "id:text state:text provider:text amount:any currency:text created_at:at settled_at:at? client_secret:text?"

@@ -242,6 +242,7 @@ class Balance(Object):
     held: Money | None
     accrued: Money | None
     available: Money | None
+    owed: Money | None
     exhausts_at: datetime | None
 
 

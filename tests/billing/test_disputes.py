@@ -16,8 +16,9 @@ from fake_stripe import FakeStripe, running
 
 from apikit import clock
 from audit.models import Entry
-from billing import exhaustion, payment_providers, payments, reconcile, settling, wallets
+from billing import exhaustion, ledger, payment_providers, payments, pricing, reconcile, settling, wallets
 from billing.models import Account, Dispute, Payment, Refund
+from billing.models.accounts import AccountKind
 from tests.apikit.conftest import Caller
 from tests.factories import make_organization
 
@@ -121,6 +122,8 @@ def test_what_was_spent_already_is_a_debt_that_the_next_money_pays(caller: Calle
     assert dispute.owed_micros == 10_000_000 - left
     assert _money(caller) == 10_000_000 - left  # it is there for what has run
     assert wallets.owed_micros(payment.wallet) == dispute.owed_micros
+    (shown,) = caller.get("/api/v1/wallet").json()["balances"]
+    assert shown["owed"] == pricing.money(dispute.owed_micros, "USD")
     _pay(caller, fake, "5.00", "idem-key-1")
     owed = wallets.owed_micros(payment.wallet)
     assert 2_200_000 < owed < 2_700_000  # three minutes more have run since, and they are kept
@@ -224,6 +227,27 @@ def test_the_loop_pays_a_debt_when_what_was_held_is_free_again(caller: Caller, f
     assert Refund.objects.get(pk=refund.pk).state == "refused"
     assert (_money(caller), wallets.owed_micros(payment.wallet)) == (0, 0)
     _well()
+
+
+def test_a_debt_that_cannot_be_paid_keeps_no_other_from_it(
+    caller: Caller, fake: FakeStripe, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried: list[int] = []
+
+    def pay_debt(*, wallet: Account, at: Any) -> int:
+        tried.append(wallet.pk)
+        raise RuntimeError("it cannot be paid")
+
+    for owner in (make_organization(currency="USD"), make_organization(currency="USD")):
+        wallet = wallets.account_of(owner=owner.pk, currency="USD", at=clock.now())
+        cash = ledger.account(kind=AccountKind.CASH, currency="USD", part="stripe", at=clock.now())
+        legs = ledger.flow(wallets.debt_of(wallet, at=clock.now()), cash, 1_000_000)
+        ledger.post(key=f"owes {owner.pk}", kind="dispute", legs=legs, effective_at=clock.now(), at=clock.now())
+    monkeypatch.setattr(wallets, "pay_debt", pay_debt)
+
+    settling.settle_due(providers={}, at=clock.now())
+
+    assert len(set(tried)) == 2
 
 
 @pytest.mark.parametrize("kind", ["refund.failed", "refund.updated", "charge.refund.updated"])

@@ -335,6 +335,15 @@ def test_a_budget_is_made_once_and_changed_in_place_after(server: ScriptedServer
     assert changed.headers["if-match"] == '"7"'
 
 
+def test_a_wallet_that_owes_says_what_for(server: ScriptedServer, shell: Shell) -> None:
+    owed = [{"amount": amount, "currency": "USD"} for amount in ("0.00", "2.50")]
+    server.on("GET", "/wallet", {"balances": [{"currency": "USD", "owed": each} for each in owed]})
+
+    told = shell("wallet").stderr
+
+    assert told == "2.50 USD is owed for a payment that a bank took back; it is taken from what comes in next.\n"
+
+
 def test_a_payout_is_asked_for_in_the_wallets_currency(server: ScriptedServer, shell: Shell) -> None:
     server.on("GET", "/wallet", {"balances": [{"currency": "XTS"}]})
     server.on("POST", "/payouts", Answer(201, {"id": "payout_1", "state": "created"}))

@@ -9,6 +9,7 @@ import click
 
 from gpuyard.cli import inputs, money_views, naming, views
 from gpuyard.cli.session import Family, Verb, Write, listing_options, session
+from gpuyard.cli.values import money
 
 
 @click.group(cls=Family, default="show")
@@ -22,6 +23,10 @@ def show() -> None:
     here = session()
     found = here.client.wallet.get()
     here.show_list(found.balances, views.BALANCES, limit=None)
+    for balance in found.balances:
+        owed = balance.to_dict().get("owed")
+        if owed and any(digit in "123456789" for digit in owed["amount"]):
+            here.say(f"{money(owed)} is owed for a payment that a bank took back; it is taken from what comes in next.")
 
 
 @wallet.command()
