@@ -52,6 +52,7 @@ class Estimates:
         self._lengths: dict[tuple[str, str], list[int]] = {}
         self._ends: dict[tuple[str, str], list[tuple[int, int, UUID]]] = {}
         self._machines: dict[tuple[str, str], list[Machine]] = {}
+        self._together: dict[tuple[str, str, int, int], int | None] = {}
         self._view: catalogue_view.View | None = None
 
     def count(self, lease: Lease, *, option_index: int = 0) -> None:
@@ -83,9 +84,18 @@ class Estimates:
         enough_s = survival.free_at_s(ends=ends, needed=needed)
         if enough_s is None or not wanted.whole or wanted.count == 1 == wanted.nodes:
             return enough_s
-        machines = self._machines_of(sku, wanted.currency)
-        together_s = survival.machines_at_s(machines, count=wanted.count, nodes=wanted.nodes, now_s=self._now_s)
+        together_s = self._together_s(sku, wanted)
         return None if together_s is None else max(enough_s, together_s)
+
+    def _together_s(self, sku: str, wanted: _Wanted) -> int | None:
+        """Return when that many are free at once on as many machines, whoever is ahead: the same for all who ask so."""
+        asked = (sku, wanted.currency, wanted.count, wanted.nodes)
+        if asked not in self._together:
+            machines = self._machines_of(sku, wanted.currency)
+            self._together[asked] = survival.machines_at_s(
+                machines, count=wanted.count, nodes=wanted.nodes, now_s=self._now_s
+            )
+        return self._together[asked]
 
     def _wanted(self, lease: Lease, option_index: int) -> _Wanted:
         option = lease.request_options["options"][option_index]
@@ -119,7 +129,7 @@ class Estimates:
             )
             columns = ("lease__term_kind", "lease__first_active_at", "lease__end_at", "lease__renew")
             rows = running.order_by().values_list("gpu_count", "host_id", *columns)
-            self._ends[sku, currency] = [(self._end_s(sku, *row), units, host) for units, host, *row in rows]
+            self._ends[sku, currency] = sorted((self._end_s(sku, *row), units, host) for units, host, *row in rows)
         return self._ends[sku, currency]
 
     def _machines_of(self, model: str, currency: str) -> list[Machine]:
